@@ -1,0 +1,55 @@
+"""Provably best bucketing and ordering of the communication in one training step.
+
+The five names of everyday use are :func:`read`, :func:`gradient_problem`, :func:`optimize`,
+:func:`evaluate` and :func:`compare`. Importing this package loads neither a solver nor a plotting
+library; they are loaded when they are needed.
+"""
+
+from commsched.models import (
+    AlphaBeta,
+    Bucket,
+    BusBandwidth,
+    Collective,
+    CommschedError,
+    Compute,
+    CostCurve,
+    Gradient,
+    InputError,
+    PiecewiseLinear,
+    Plan,
+    Problem,
+    StepTable,
+    Timeline,
+    evaluate,
+)
+from commsched.optimizer import Comparison, Result, Status, best_cap, compare, optimize
+from commsched.problems import gradient_problem, read, write_problem
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlphaBeta",
+    "Bucket",
+    "BusBandwidth",
+    "Collective",
+    "CommschedError",
+    "Comparison",
+    "Compute",
+    "CostCurve",
+    "Gradient",
+    "InputError",
+    "PiecewiseLinear",
+    "Plan",
+    "Problem",
+    "Result",
+    "Status",
+    "StepTable",
+    "Timeline",
+    "best_cap",
+    "compare",
+    "evaluate",
+    "gradient_problem",
+    "optimize",
+    "read",
+    "write_problem",
+]

@@ -1,0 +1,5 @@
+"""``python -m commsched``."""
+
+from commsched.cli import main
+
+main()

@@ -1,0 +1,345 @@
+"""The command line: ``commsched plan | compare | evaluate | verify``.
+
+Results go to standard output, messages to standard error. Exit codes: 0 a plan was found or holds,
+2 the input is at fault (one line says how), 3 infeasible, 4 the limit was reached without a plan.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from commsched import __version__
+from commsched.documents import comparison_document, plan_document, timeline_document
+from commsched.models import AlphaBeta, CostCurve, Plan, evaluate
+from commsched.models.errors import CommschedError, DeadlockError, InputError, SolverError
+from commsched.models.units import format_ns
+from commsched.optimizer import (
+    METHODS,
+    SCOPES,
+    TIME_LIMIT_S,
+    WORKERS,
+    Comparison,
+    Result,
+    Row,
+    Status,
+    compare,
+    optimize,
+    verdict,
+)
+from commsched.output import (
+    make_console,
+    print_buckets,
+    print_problem,
+    print_proof,
+    print_recorded,
+    print_settings,
+    print_steps,
+)
+from commsched.problems import Loaded, load, plan_of, problem_digest, read_costs, read_plan
+from commsched.problems.files import write_bytes
+from commsched.verification import verify as verify_plan
+
+EXIT_INPUT, EXIT_INFEASIBLE, EXIT_LIMIT, EXIT_BUG = 2, 3, 4, 70
+
+app = typer.Typer(
+    name="commsched",
+    help="Provably best bucketing and ordering of the communication in one training step.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+ProblemArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A problem file, or a PyTorch profiler trace of a DDP step (JSON or gzip); "
+        "'-' reads a problem from standard input.",
+    ),
+]
+AlphaOption = Annotated[
+    float | None,
+    typer.Option("--alpha-us", help="Start-up latency of an all-reduce, in microseconds."),
+]
+BandwidthOption = Annotated[
+    float | None,
+    typer.Option(
+        "--bandwidth-gb-s", help="Algorithm bandwidth (bytes / time), in GB/s = 1e9 bytes a second."
+    ),
+]
+CostsOption = Annotated[
+    Path | None, typer.Option("--costs", metavar="FILE", help="A cost file, instead of the two.")
+]
+StepOption = Annotated[
+    int | None,
+    typer.Option("--step", help="The trace's step to plan; by default the one of median length."),
+]
+SizesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sizes", metavar="FILE", help="An execution trace with shapes, for a trace without them."
+    ),
+]
+ScopeOption = Annotated[
+    str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
+]
+LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for CP-SAT.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"commsched {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def plan(
+    file: ProblemArgument,
+    scope: ScopeOption = "in-order",
+    method: Annotated[
+        str, typer.Option("--method", help=f"How to search: {', '.join(METHODS)}.")
+    ] = "auto",
+    time_limit: LimitOption = TIME_LIMIT_S,
+    workers: Annotated[int, typer.Option("--workers", help="CP-SAT's threads.")] = WORKERS,
+    seed: Annotated[int, typer.Option("--seed", help="CP-SAT's random seed.")] = 0,
+    alpha_us: AlphaOption = None,
+    bandwidth_gb_s: BandwidthOption = None,
+    costs: CostsOption = None,
+    step: StepOption = None,
+    sizes: SizesOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file here.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw the timelines, as .png or .svg."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best buckets and launch order, with a proof."""
+    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
+    problem = loaded.problem
+    result = optimize(
+        problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
+    )
+    if result.plan is None:
+        if as_json:
+            _print_json(plan_document(result))
+        typer.echo(f"commsched: {result.status}: {result.reason}", err=True)
+        raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
+    comparison = compare(problem, result=result)
+    today = _today(comparison, loaded)
+    sentence = verdict(result, today)
+    if out is not None or as_json:
+        document = {**plan_document(result), "verdict": sentence}
+        if out is not None:
+            write_bytes(out, _json_bytes(document))
+    if picture is not None:
+        _draw_plan(picture, comparison, today)
+    if as_json:
+        _print_json(document)
+        return
+    console = make_console()
+    print_problem(console, problem)
+    if loaded.recorded is not None:
+        print_recorded(console, loaded.recorded)
+    console.print()
+    rows = [row for row in (today, _best_cap_row(comparison)) if row is not None]
+    print_steps(console, [*rows, comparison.optimal], result)
+    console.print()
+    print_proof(console, result)
+    console.print(f"verdict: {sentence}", style="bold", markup=False)
+    console.print()
+    print_buckets(console, result.timeline)
+    print_settings(console, problem, result, comparison)
+
+
+@app.command("compare")
+def compare_command(
+    file: ProblemArgument,
+    scope: ScopeOption = "in-order",
+    time_limit: LimitOption = TIME_LIMIT_S,
+    alpha_us: AlphaOption = None,
+    bandwidth_gb_s: BandwidthOption = None,
+    costs: CostsOption = None,
+    step: StepOption = None,
+    sizes: SizesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every rule with the optimum and the lower bound."""
+    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
+    comparison = compare(loaded.problem, scope=scope, time_limit_s=time_limit)
+    today = _today(comparison, loaded)
+    sentence = verdict(comparison.result, today)
+    if as_json:
+        _print_json(comparison_document(comparison, sentence))
+        return
+    console = make_console()
+    print_problem(console, loaded.problem)
+    console.print()
+    rows = list(comparison.rows)
+    if today is not None and today not in rows:
+        rows = sorted([*rows, today], key=lambda row: (row.timeline.makespan_ns, row.launches))
+    print_steps(console, [comparison.optimal, *rows], comparison.result)
+    console.print()
+    print_proof(console, comparison.result)
+    for name, reason in comparison.skipped:
+        console.print(f"left out: {name}: {reason}", markup=False)
+    console.print(f"verdict: {sentence}", style="bold", markup=False)
+
+
+@app.command("evaluate")
+def evaluate_command(
+    file: ProblemArgument,
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    alpha_us: AlphaOption = None,
+    bandwidth_gb_s: BandwidthOption = None,
+    costs: CostsOption = None,
+    step: StepOption = None,
+    sizes: SizesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a plan on a problem and print what it does."""
+    problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
+    planned = read_plan(plan_file)
+    if planned.problem_digest != problem_digest(problem):
+        typer.echo(f"commsched: warning: {plan_file} was made for another problem", err=True)
+    timeline = evaluate(problem, plan_of(planned))
+    if as_json:
+        _print_json(timeline_document(problem, timeline))
+        return
+    console = make_console()
+    print_problem(console, problem)
+    console.print(
+        f"step {format_ns(timeline.makespan_ns)}, exposed {format_ns(timeline.exposed_ns)}, "
+        f"{len(timeline.launches)} launches"
+    )
+    console.print()
+    print_buckets(console, timeline)
+
+
+@app.command("verify")
+def verify_command(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    file: ProblemArgument,
+    alpha_us: AlphaOption = None,
+    bandwidth_gb_s: BandwidthOption = None,
+    costs: CostsOption = None,
+    step: StepOption = None,
+    sizes: SizesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a plan file against its problem, without a solver."""
+    problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
+    checks = verify_plan(problem, read_plan(plan_file), str(plan_file))
+    if as_json:
+        _print_json({"verified": True, "checks": checks})
+        return
+    for check in checks:
+        typer.echo(f"ok: {check}")
+
+
+def _load(
+    file: str,
+    alpha_us: float | None,
+    bandwidth_gb_s: float | None,
+    costs: Path | None,
+    step: int | None,
+    sizes: Path | None,
+) -> Loaded:
+    cost: CostCurve | None = None
+    if costs is not None:
+        if alpha_us is not None or bandwidth_gb_s is not None:
+            raise InputError("--costs: give a cost file or --alpha-us and --bandwidth-gb-s")
+        cost = read_costs(costs)
+    elif alpha_us is not None or bandwidth_gb_s is not None:
+        if alpha_us is None or bandwidth_gb_s is None:
+            raise InputError("--alpha-us and --bandwidth-gb-s go together")
+        cost = AlphaBeta(alpha_us, bandwidth_gb_s)
+    return load(file, cost=cost, step=step, sizes=sizes)
+
+
+def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
+    """Return what runs today: the recorded buckets where there are some, else DDP's default."""
+    problem = comparison.result.problem
+    if loaded.recorded is not None and (recorded := loaded.recorded.plan) is not None:
+        try:
+            timeline = evaluate(problem, recorded)
+        except DeadlockError:
+            pass
+        else:
+            over = max(0, timeline.makespan_ns - comparison.result.makespan_ns)
+            return Row("recorded", "the recorded buckets", "", recorded, timeline, over)
+    return next((row for row in comparison.rows if row.name == "ddp"), None)
+
+
+def _best_cap_row(comparison: Comparison) -> Row | None:
+    return next((row for row in comparison.rows if row.name == "ddp-best-cap"), None)
+
+
+def _draw_plan(path: Path, comparison: Comparison, today: Row | None) -> None:
+    from commsched.picture import Panel, draw
+
+    best = comparison.optimal
+    rows = [row for row in (today, best) if row is not None]
+    draw(
+        [Panel.of(row.title, row.timeline) for row in rows],
+        path,
+        title=comparison.result.problem.name or "unnamed problem",
+        subtitle=verdict(comparison.result, today),
+    )
+
+
+def _json_bytes(document: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(_json_bytes(document).decode())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    warnings.showwarning = _show_warning
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments, prog_name="commsched", standalone_mode=False)
+    except typer.TyperException as error:
+        _fail(error.format_message(), EXIT_INPUT)
+    except typer.Abort:
+        _fail("interrupted", 130)
+    except SolverError as error:
+        _fail(f"internal error, please report it: {error}", EXIT_BUG)
+    except CommschedError as error:
+        _fail(str(error), EXIT_INPUT)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    line = " ".join(message.split())
+    sys.stderr.write(f"commsched: {line}\n")
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    sys.stderr.write(f"commsched: warning: {message}\n")
+
+
+__all__ = ["Plan", "Result", "app", "main"]

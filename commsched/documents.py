@@ -1,0 +1,126 @@
+"""What ``--json`` prints: plain data with fixed keys that scripts rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commsched.export import ddp_settings
+from commsched.export.ddp import MIN_TORCH
+from commsched.models import Problem, Timeline, launch_exposures
+from commsched.models.errors import NotApplicableError
+from commsched.models.units import MIB, us_from_ns
+from commsched.optimizer import CapTuning, Comparison, Result, Row
+from commsched.problems import problem_digest
+from commsched.problems.schema import PLAN_FORMAT, VERSION
+
+
+def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
+    """Return a timeline: times in microseconds, buckets in order of start."""
+    held = {bucket.names: bucket.not_before_ns for bucket in timeline.plan.buckets}
+    buckets = []
+    for launch, exposure in zip(timeline.launches, launch_exposures(timeline), strict=True):
+        row: dict[str, Any] = {
+            "names": list(launch.names),
+            "kind": launch.key.kind,
+            "group": launch.key.group,
+            "dtype": launch.key.dtype,
+            "bytes": launch.bytes,
+            "ready_us": us_from_ns(launch.ready_ns),
+            "start_us": us_from_ns(launch.start_ns),
+            "end_us": us_from_ns(launch.end_ns),
+            "channel": launch.channel,
+            "exposed_us": us_from_ns(exposure.exposed_ns),
+            "reason": str(exposure.reason),
+        }
+        if held[launch.names]:
+            row["not_before_us"] = us_from_ns(held[launch.names])
+        buckets.append(row)
+    return {
+        "problem": problem.name,
+        "problem_digest": problem_digest(problem),
+        "exposed_us": us_from_ns(timeline.exposed_ns),
+        "makespan_us": us_from_ns(timeline.makespan_ns),
+        "compute_us": us_from_ns(timeline.compute_ns),
+        "communication_us": us_from_ns(timeline.communication_ns),
+        "peak_bytes": timeline.peak_bytes,
+        "launches": len(timeline.launches),
+        "buckets": buckets,
+    }
+
+
+def plan_document(result: Result) -> dict[str, Any]:
+    """Return a result; with a plan in it this is a valid plan file."""
+    document: dict[str, Any] = {
+        "format": PLAN_FORMAT,
+        "version": VERSION,
+        "status": str(result.status),
+        "method": result.method,
+        "reason": result.reason,
+        "scope": result.scope,
+        "lower_bound_us": us_from_ns(result.lower_bound_ns),
+        "bound_proof": result.bound.proof,
+        "gap": result.gap,
+    }
+    if result.plan is None:
+        return document
+    document["slack_us"] = us_from_ns(result.slack_ns)
+    document.update(timeline_document(result.problem, result.timeline))
+    try:
+        settings = ddp_settings(result.problem, result.plan)
+    except NotApplicableError:
+        return document
+    document["settings"] = {
+        "ddp": {"bucket_cap_mb_list": list(settings.bucket_cap_mb_list), "min_torch": MIN_TORCH}
+    }
+    return document
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """Return a row of a comparison."""
+    timeline = row.timeline
+    return {
+        "name": row.name,
+        "title": row.title,
+        "setting": row.setting,
+        "exposed_us": us_from_ns(timeline.exposed_ns),
+        "makespan_us": us_from_ns(timeline.makespan_ns),
+        "launches": row.launches,
+        "peak_bytes": timeline.peak_bytes,
+        "over_optimal_us": us_from_ns(row.over_optimal_ns),
+    }
+
+
+def cap_document(tuning: CapTuning) -> dict[str, Any]:
+    """Return the best single cap for DDP: the range, and the flat region, in MiB."""
+    low, high = tuning.flat
+    return {
+        "bucket_cap_mb": [tuning.best.low_bytes / MIB, _mib(tuning.best.high_bytes)],
+        "within_1_percent_mb": [low / MIB, _mib(high)],
+        "exposed_us": us_from_ns(tuning.best.exposed_ns),
+        "makespan_us": us_from_ns(tuning.best.makespan_ns),
+        "launches": tuning.best.launches,
+        "plans_visited": len(tuning.ranges),
+    }
+
+
+def comparison_document(comparison: Comparison, verdict: str) -> dict[str, Any]:
+    """Return a comparison: the rules best first, the optimum and the bound."""
+    result = comparison.result
+    return {
+        "problem": result.problem.name,
+        "problem_digest": problem_digest(result.problem),
+        "scope": result.scope,
+        "status": str(result.status),
+        "method": result.method,
+        "lower_bound_us": us_from_ns(comparison.lower_bound_ns),
+        "compute_us": us_from_ns(result.timeline.compute_ns),
+        "optimal": row_document(comparison.optimal),
+        "rows": [row_document(row) for row in comparison.rows],
+        "skipped": [{"name": name, "reason": reason} for name, reason in comparison.skipped],
+        "best_cap": None if comparison.cap is None else cap_document(comparison.cap),
+        "verdict": verdict,
+    }
+
+
+def _mib(count: int | None) -> float | None:
+    return None if count is None else count / MIB

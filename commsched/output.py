@@ -1,0 +1,178 @@
+"""What people read: short tables, the bound, the verdict, the line to paste."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from commsched.export import ddp_settings
+from commsched.export.ddp import MIN_TORCH
+from commsched.models import Problem, Reason, Timeline, launch_exposures
+from commsched.models.errors import NotApplicableError
+from commsched.models.units import format_bytes, format_ns
+from commsched.optimizer import Comparison, Result, Row
+from commsched.optimizer.comparison import caps_text, handy_cap_mib, percent
+from commsched.problems import RecordedStep
+
+MAX_BUCKET_ROWS = 40
+PLAIN_WIDTH = 110
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that wraps tables to the terminal, or to a fixed width outside of one."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+    return console
+
+
+def print_problem(console: Console, problem: Problem) -> None:
+    """Print what the problem is, in a line or two."""
+    count, total = len(problem.names), sum(problem.bytes)
+    noun = "gradients" if problem.gradients is not None else "collectives"
+    what = "backward" if problem.gradients is not None else "compute"
+    title = problem.name or "unnamed problem"
+    console.print(
+        Text(
+            f"{title}: {count} {noun if count > 1 else noun[:-1]}, {format_bytes(total)}, "
+            f"{what} ends at {format_ns(problem.compute_ns)}",
+            style="bold",
+        )
+    )
+
+
+def print_recorded(console: Console, recorded: RecordedStep) -> None:
+    """Print what was read from a recording, and what is doubtful about it."""
+    report = recorded.report
+    kept = ", ".join(f"{count} {what}" for what, count in report.kept.items())
+    dropped = ", ".join(f"{count} {what}" for what, count in report.dropped.items())
+    console.print(Text(f"read {report.source}, {recorded.step_name}: kept {kept}"))
+    if dropped:
+        console.print(Text(f"  not used: {dropped}", style="dim"))
+    for check in report.checks:
+        console.print(
+            Text(f"  {'ok   ' if check.passed else 'DOUBT'} {check.text}",
+                 style="" if check.passed else "bold yellow")
+        )
+    for assumption in report.assumptions:
+        console.print(Text(f"  assumed: {assumption}", style="dim"))
+
+
+def print_steps(console: Console, rows: list[Row], result: Result) -> None:
+    """Print rules and the bound, with step time, exposed time and launches."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("step", justify="right")
+    table.add_column("exposed", justify="right")
+    table.add_column("over optimum", justify="right")
+    table.add_column("launches", justify="right")
+    table.add_column("peak in flight", justify="right")
+    for row in rows:
+        timeline = row.timeline
+        title = f"{row.title} ({row.setting})" if row.setting else row.title
+        over = "none"
+        if row.over_optimal_ns > row.launches:
+            share = percent(row.over_optimal_ns, timeline.makespan_ns)
+            over = f"{format_ns(row.over_optimal_ns)} ({share})"
+        table.add_row(
+            Text(title, style="bold" if row.name == "optimal" else ""),
+            format_ns(timeline.makespan_ns),
+            format_ns(timeline.exposed_ns),
+            "-" if row.name == "optimal" else over,
+            str(row.launches),
+            format_bytes(timeline.peak_bytes),
+        )
+    least = max(0, result.lower_bound_ns - result.timeline.compute_ns)
+    table.add_row("lower bound", format_ns(result.lower_bound_ns), format_ns(least), "", "", "")
+    console.print(table)
+
+
+def print_proof(console: Console, result: Result) -> None:
+    """Print the status, the gap and how both were come by."""
+    text = f"{result.status}: by {result.method}; {result.reason}; bound by {result.bound.proof}"
+    if result.status == "optimal" and result.slack_ns:
+        text += f"; within {result.slack_ns} ns, which is rounding"
+    elif result.status != "optimal":
+        text += f"; gap {100 * result.gap:.2f}% of the step"
+    console.print(Text(text))
+
+
+def print_buckets(console: Console, timeline: Timeline) -> None:
+    """Print one row a launch: when it was ready, when it ran, and why it is exposed."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    channels = {launch.channel for launch in timeline.launches}
+    for name in ("#", "members", "size", "ready", "start", "end", "exposed"):
+        table.add_column(name, justify="left" if name == "members" else "right")
+    if len(channels) > 1:
+        table.add_column("channel")
+    table.add_column("why exposed")
+    exposures = launch_exposures(timeline)
+    shown = _shown(len(timeline.launches))
+    for number, (launch, exposure) in enumerate(zip(timeline.launches, exposures, strict=True)):
+        if number not in shown:
+            if number - 1 in shown:
+                hidden = len(timeline.launches) - len(shown)
+                table.add_row("...", f"{hidden} more (all of them with --json)")
+            continue
+        cells = [
+            str(number),
+            _members(launch.names),
+            format_bytes(launch.bytes),
+            format_ns(launch.ready_ns),
+            format_ns(launch.start_ns),
+            format_ns(launch.end_ns),
+            format_ns(exposure.exposed_ns),
+        ]
+        if len(channels) > 1:
+            cells.append(launch.channel)
+        cells.append("" if exposure.reason is Reason.HIDDEN else str(exposure.reason))
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def _shown(count: int) -> set[int]:
+    if count <= MAX_BUCKET_ROWS:
+        return set(range(count))
+    half = MAX_BUCKET_ROWS // 2
+    return set(range(half)) | set(range(count - half, count))
+
+
+def _members(names: tuple[str, ...], width: int = 40) -> str:
+    if len(names) == 1:
+        return _clipped(names[0], width)
+    each = (width - 4) // 2
+    count = f"{len(names)}: "
+    return f"{count}{_clipped(names[0], each)} .. {_clipped(names[-1], each)}"
+
+
+def _clipped(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def print_settings(console: Console, problem: Problem, result: Result, comparison: Comparison) -> None:
+    """Print the settings to paste, or why there are none."""
+    if problem.gradients is None or result.plan is None:
+        return
+    console.print()
+    try:
+        settings = ddp_settings(problem, result.plan)
+    except NotApplicableError as error:
+        console.print(Text(f"PyTorch DDP cannot run this plan exactly: {error}"))
+    else:
+        console.print(Text(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
+        console.print(Text(f"  {settings.line}"), soft_wrap=True)
+    if comparison.cap is not None:
+        best, flat = comparison.cap.best, comparison.cap.flat
+        lost = comparison.row("ddp-best-cap").over_optimal_ns
+        cap = handy_cap_mib(best.low_bytes, best.high_bytes)
+        price = f"the step is {format_ns(lost)} longer" if lost else "the step is no longer"
+        console.print(
+            Text(f"With a single cap: bucket_cap_mb={cap:g}; {price} than with the plan above.")
+        )
+        console.print(
+            Text(
+                f"  Equally good: {caps_text(best.low_bytes, best.high_bytes)}; "
+                f"within 1% of that step: {caps_text(*flat)}."
+            )
+        )

@@ -1,0 +1,503 @@
+"""Pictures of timelines: panels one above the other on one common time axis, as PNG or SVG.
+
+Matplotlib is an extra and is imported only when something is drawn. Everything is placed on one
+sheet measured in inches from its top left corner, so the width of every text is known before it
+is placed: a label is drawn where it fits, or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import textwrap
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from commsched.models.errors import InputError, MissingExtraError
+from commsched.models.exposure import merge_intervals, overlap
+from commsched.models.timeline import Launch, Span, Timeline
+from commsched.models.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNITS = (("us", 3, 999.5e3), ("ms", 6, 9999.5e6), ("s", 9, math.inf))  # 10**3 ns, up to 999.5 us
+# All lengths are inches and all text sizes points. The gutter holds the end of each step.
+WIDTH, MARGIN, GUTTER, WIDEST_LABEL = 10.0, 0.2, 1.4, 1.6
+LINE, ROW, BOX, GAP, LANE = 0.19, 0.26, 0.36, 0.07, 0.42
+TITLE, HEADING, BODY, SMALL = 13.0, 10.0, 8.5, 7.5
+THIN, SPECK = 0.03, 0.012  # narrower boxes are merged with their neighbours, or drawn wider
+MOST_MARKS = 60  # gradients of a backward, or launches of a channel, that are marked one by one
+
+INK, SOFT, FAINT, RULE = "#1a1a1a", "#595959", "#8c8c8c", "#e6e6e6"
+COMPUTE, BAND, STRONG = "#c8ccd1", "#fdeee2", "#a34a10"
+EXPOSED = {"facecolor": "#ee7f31", "edgecolor": "#d2651d", "hatch": "////"}
+DASHES = {"linestyle": (0, (4, 2)), "zorder": 2}
+KIND_COLOURS = {
+    "allreduce": "#a8d1f2",
+    "reduce_scatter": "#9adbc2",
+    "all_gather": "#ebbcd8",
+    "all_to_all": "#f2e68c",
+    "broadcast": "#c9bfee",
+    "send_recv": "#d9c6a8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One timeline of a picture.
+
+    Attributes
+    ----------
+    title
+        Stands above the panel.
+    timeline
+        What is drawn.
+    """
+
+    title: str
+    timeline: Timeline
+
+    @classmethod
+    def of(cls, name: str, timeline: Timeline) -> Panel:
+        """Return a panel whose title gives the name, the launches and the exposed time.
+
+        Examples
+        --------
+        >>> from commsched.models import AlphaBeta, Gradient, GradientProblem, Plan, evaluate
+        >>> problem = GradientProblem([Gradient("a", 3000, ready_ns=20)], AlphaBeta(0, 1))
+        >>> Panel.of("everything at once", evaluate(problem, Plan.of([["a"]]))).title
+        'everything at once: 1 launch, 3.00 us exposed'
+        """
+        count = len(timeline.launches)
+        exposed = format_ns(timeline.exposed_ns) if timeline.exposed_ns else "nothing"
+        return cls(f"{name}: {count} launch{'es' * (count != 1)}, {exposed} exposed", timeline)
+
+
+def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "") -> None:
+    """Draw timelines one above the other on one common time axis.
+
+    Each panel has a row for each compute stream and each channel. The axis starts at the step's
+    start, or shortly before the first bucket is ready if more than half of it would show nothing
+    but compute; it then says so. The same panels give the same file.
+
+    Parameters
+    ----------
+    panels
+        At least one, from top to bottom.
+    path
+        The file to write, ending in ``.png`` or ``.svg``. It is replaced only when the picture is
+        complete.
+    title, subtitle
+        Stand above the panels; long ones are wrapped.
+
+    Raises
+    ------
+    InputError
+        If the file's suffix is neither, its folder does not exist, or there is no panel.
+    MissingExtraError
+        If matplotlib is not installed.
+    OSError
+        If the file cannot be written.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".png", ".svg"):
+        found = f"not in {path.suffix!r}" if suffix else "this one has no suffix"
+        raise InputError(f"{path}: a picture's name must end in .png or .svg, {found}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
+    if not panels:
+        raise InputError("the picture has no panel: there is nothing to draw")
+    try:
+        import matplotlib
+    except ImportError as error:
+        hint = "pip install 'commsched[plot]'"
+        raise MissingExtraError(f"pictures need matplotlib: {hint}") from error
+    picture = io.BytesIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in any script
+        matplotlib.rcdefaults()  # the user's settings must not change the picture
+        matplotlib.rcParams.update({"svg.hashsalt": "commsched", "svg.fonttype": "none"})
+        matplotlib.rcParams["hatch.linewidth"] = 0.5
+        figure = _figure(panels, title, subtitle)
+        undated = {"Date": None, "Creator": "commsched"} if suffix == ".svg" else {"Software": None}
+        metadata = {"Title": _clean(title), **undated}
+        dpi = min(160.0, 30_000 / figure.get_figheight())
+        figure.savefig(picture, format=suffix[1:], dpi=dpi, metadata=metadata)
+    unfinished = path.with_name(f".{os.getpid()}-unfinished{suffix}")
+    try:
+        unfinished.write_bytes(picture.getvalue())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+class _Part(NamedTuple):
+    """Something that runs on a row; ``number`` and ``bytes`` are a launch's."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    colour: str
+    number: int = 0
+    bytes: int = 0
+
+
+class _Row(NamedTuple):
+    """A stream or a channel; ``marks_ns`` are the ready times of a backward's gradients."""
+
+    label: str
+    parts: list[_Part]
+    marks_ns: list[int]
+    launches: list[Launch]
+
+
+class _Sheet:
+    """The page in inches from its top left corner, and where times lie on it."""
+
+    def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.figure = Figure(facecolor="white")
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        first = min(launch.ready_ns for each in timelines for launch in each.launches)
+        last = max(each.makespan_ns for each in timelines)
+        used = {launch.key.kind for each in timelines for launch in each.launches}
+        self.kinds = [kind for kind in KIND_COLOURS if kind in used]
+        self.foot = 0.05 if len(used) > 1 else 0.0  # of an exposed box, keeps the kind's colour
+        self.cut = last / 2 < first < last
+        self.first_ns = max(0, first - math.ceil((last - first) / 12)) if self.cut else 0
+        self.window_ns = max(last - self.first_ns, 10)
+        self.left, self.right = left, WIDTH - GUTTER
+        self.unit, self.decimals, _ = next(u for u in UNITS if last < u[2])
+        self.origin_ns, self.since = 0, "from the start of the step"
+        if self.window_ns * 1000 < last:  # the first digits would be the same on every tick
+            coarse = 10 ** math.floor(math.log10(self.window_ns))
+            self.origin_ns = self.first_ns // coarse * coarse
+            self.since = f"after {self.origin_ns / 10**self.decimals:.15g} {self.unit}"
+            self.unit, self.decimals, _ = next(u for u in UNITS if self.window_ns < u[2])
+
+    def x(self, ns: float) -> float:
+        """Return where a time lies, or the start of the axis if the time is before it."""
+        share = max(0.0, ns - self.first_ns) / self.window_ns
+        return self.left + (self.right - self.left) * share
+
+    def at(self, ns: int) -> str:
+        """Return a moment with four figures, or more where the axis needs them."""
+        shift = ns - self.origin_ns
+        figures = 3 - math.floor(math.log10(min(self.window_ns, max(shift, 1))))
+        digits = min(max(self.decimals + figures, 0), self.decimals) if shift else 0
+        sign = "+" * (self.origin_ns > 0)
+        return f"{sign}{shift / 10**self.decimals:.{digits}f} {self.unit}"
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return where the axis' ticks lie, with their labels."""
+        from matplotlib.ticker import MaxNLocator
+
+        unit_ns = 10**self.decimals
+        low = (self.first_ns - self.origin_ns) / unit_ns
+        high = low + self.window_ns / unit_ns
+        values = MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        near = 1e-9 * high
+        shown = [float(value) for value in values if low - near <= value <= high + near]
+        digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
+        return [(self.x(v * unit_ns + self.origin_ns), f"{v:.{digits}f}") for v in shown]
+
+    def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
+        """Write a line centred on the height ``y``."""
+        written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
+        written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
+
+    def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
+        """Fill a rectangle whose top left corner is given."""
+        from matplotlib.patches import Rectangle
+
+        box = self.axes.add_patch(Rectangle((x, y), width, height))
+        box.set(**{"linewidth": 0, "zorder": 3, **style})
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], **style: object) -> None:
+        """Draw a line through points; NaN breaks it."""
+        from matplotlib.lines import Line2D
+
+        line = self.axes.add_line(Line2D(xs, ys, solid_capstyle="butt"))
+        line.set(**{"color": INK, "linewidth": 0.8, "zorder": 4, **style})
+
+    def dots(self, xs: Sequence[float], ys: Sequence[float], size: float = 3.0) -> None:
+        """Draw a dot at each point."""
+        self.line(xs, ys, linestyle="none", marker="o", markersize=size, markeredgewidth=0)
+
+
+def _clean(text: str) -> str:
+    """Return a text as one line without anything that cannot be printed."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def _width(text: str, size: float = BODY, bold: bool = False) -> float:
+    """Return how wide a text is, with a little to spare for other renderers."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72 * 1.03
+
+
+def _wrap(text: str, size: float, bold: bool = False) -> list[str]:
+    """Return a text as lines that fit on the sheet; words that are too long are broken."""
+    for letters in range(240, 0, -4):
+        lines = textwrap.wrap(_clean(text), letters)
+        if all(_width(line, size, bold) <= WIDTH - 2 * MARGIN for line in lines):
+            break
+    return lines
+
+
+def _shorten(text: str) -> str:
+    """Return a row's label; letters are left out of the middle of a long one."""
+    text = short = _clean(text)
+    keep = len(text)
+    while _width(short) > WIDEST_LABEL:
+        keep -= 1
+        short = f"{text[: (keep + 1) // 2]}…{text[len(text) - keep // 2 :]}"
+    return short
+
+
+def _rows(timeline: Timeline) -> list[_Row]:
+    """Return a row for each stream that computes, then one for each channel."""
+    streams: dict[str, list[Span]] = {}
+    for span in timeline.tasks:
+        if span.end_ns > span.start_ns:
+            streams.setdefault(span.stream, []).append(span)
+    rows = []
+    for stream, spans in streams.items():
+        parts = [_Part(s.start_ns, s.end_ns, _clean(s.name), COMPUTE) for s in spans]
+        marks: list[int] = []
+        if _is_backward(timeline):
+            whole = merge_intervals((part.start_ns, part.end_ns) for part in parts)
+            marks = [part.end_ns for part in parts if len(parts) < MOST_MARKS]
+            parts = [_Part(start, end, "", COMPUTE) for start, end in whole]
+        rows.append(_Row(stream, parts, marks, []))
+    channels: dict[str, _Row] = {}
+    for number, x in enumerate(timeline.launches, 1):
+        row = channels.setdefault(x.channel, _Row(f"channel {x.channel}", [], [], []))
+        colour = KIND_COLOURS[x.key.kind]
+        row.parts.append(_Part(x.start_ns, x.end_ns, f"#{number}", colour, number, x.bytes))
+        row.launches.append(x)
+    return rows + [channels[name] for name in sorted(channels)]
+
+
+def _is_backward(timeline: Timeline) -> bool:
+    """Whether the compute is one backward pass, cut where its gradients are ready."""
+    return all(
+        span.stream == "backward" and span.name.startswith(("backward of ", "end of backward"))
+        for span in timeline.tasks
+    )
+
+
+def _groups(parts: Iterable[_Part], sheet: _Sheet) -> list[list[_Part]]:
+    """Return the boxes of a row: parts that are too thin to tell apart share one."""
+    groups: list[list[_Part]] = []
+    free_from = -math.inf
+    for part in parts:
+        start, end = sheet.x(part.start_ns), sheet.x(part.end_ns)
+        joins = end - start < THIN and start - free_from < THIN / 3
+        if joins and part.colour == groups[-1][-1].colour:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+        free_from = end if end - start < THIN else -math.inf
+    return groups
+
+
+def _labels(group: Sequence[_Part]) -> list[tuple[str, ...]]:
+    """Return what a box may say, as lines, the best first."""
+    first, last, count = group[0], group[-1], len(group)
+    if not first.number:
+        return [(first.name if count == 1 else f"{count} tasks",)]
+    size = format_bytes(sum(part.bytes for part in group))
+    if count == 1:
+        return [(f"{first.name}: {size}",), (first.name, size), (first.name,)]
+    launches, numbers = f"{count} launches", f"{first.name} to {last.name}"
+    if last.number - first.number >= count:  # another channel's launches lie between
+        numbers = launches
+    return [(f"{numbers}: {launches}, {size}",), (numbers, size), (numbers,), (launches,)]
+
+
+def _draw_boxes(
+    sheet: _Sheet, y: float, height: float, row: _Row, busy: Sequence[tuple[int, int]]
+) -> None:
+    """Draw a row's boxes with what they say, and the marks on them."""
+    seam = (-math.inf, 0.0)
+    for group in _groups(row.parts, sheet):
+        start, end = group[0].start_ns, group[-1].end_ns
+        x, width = sheet.x(start), max(sheet.x(end) - sheet.x(start), SPECK)
+        if end < sheet.first_ns:
+            continue
+        sheet.box(x, y, width, height, facecolor=group[0].colour)
+        cursor = start
+        for low, high in [*overlap(start, end, busy), (end, end)] if row.launches else []:
+            if low > cursor:
+                exposed = max(sheet.x(low) - sheet.x(cursor), SPECK)
+                sheet.box(sheet.x(cursor), y, exposed, height - sheet.foot, **EXPOSED)
+            cursor = high
+        if x - seam[0] < SPECK and min(width, seam[1]) > THIN:
+            wide = 0.9 if min(width, seam[1]) > 2 * THIN else 0.45
+            sheet.line((x, x), (y, y + height), color="white", linewidth=wide)
+        seam = (x + width, width)
+        if start < sheet.first_ns:
+            for slash in (x + 0.04, x + 0.09):
+                sheet.line((slash, slash + 0.06), (y + height, y), color="white", linewidth=1.6)
+        for lines in _labels(group):
+            if max(_width(line, SMALL) for line in lines) + 0.08 <= width:
+                for number, line in enumerate(lines):
+                    middle = y + height / 2 + 0.14 * (number - (len(lines) - 1) / 2)
+                    sheet.text(x + width / 2, middle, line, SMALL, ha="center")
+                break
+    for mark in (sheet.x(ns) for ns in row.marks_ns if ns > sheet.first_ns):
+        sheet.line((mark, mark), (y + height * 0.7, y + height), color=FAINT, linewidth=0.7)
+
+
+def _draw_waits(sheet: _Sheet, y: float, launches: Iterable[Launch]) -> float:
+    """Draw when buckets were ready and how long they waited; return where the boxes begin."""
+    ordered = sorted(launches, key=lambda launch: (launch.ready_ns, launch.start_ns))
+    dotted = len(ordered) <= MOST_MARKS
+    waiting: list[tuple[float, int]] = []
+    free: list[int] = []
+    levels = []  # no two launches that wait at the same time are on one level
+    for launch in ordered:
+        while waiting and waiting[0][0] <= sheet.x(launch.ready_ns):
+            heappush(free, heappop(waiting)[1])
+        levels.append(heappop(free) if free else len(waiting))
+        heappush(waiting, (sheet.x(launch.start_ns) + 0.06 * dotted, levels[-1]))
+    count = max(levels) + 1
+    space = min(0.07, LANE / count)
+    xs, ys = [], []
+    for launch, level in zip(ordered, levels, strict=True):
+        xs += [sheet.x(launch.ready_ns), sheet.x(launch.start_ns), math.nan]
+        ys += [y + space * (count - level - 0.5)] * 3
+    colour = SOFT if count <= 12 else FAINT
+    sheet.line(xs, ys, color=colour, linewidth=min(0.9, space * 50))
+    if dotted:
+        sheet.dots(xs[::3], ys[::3], min(3.0, space * 60))
+    return y + space * count + 0.02
+
+
+def _draw_end(sheet: _Sheet, y: float, timeline: Timeline) -> None:
+    """Draw the bracket over what is exposed, and when the step ends."""
+    left, right = sheet.x(timeline.compute_ns), sheet.x(timeline.makespan_ns)
+    label, colour = "nothing exposed", SOFT
+    if timeline.exposed_ns:
+        label, colour = f"exposed {format_ns(timeline.exposed_ns)}", STRONG
+        sheet.line((left, right), (y, y), color=STRONG, linewidth=1.2)
+        for x in (left, right):
+            sheet.line((x, x), (y - 0.05, y + 0.05), color=STRONG, linewidth=1.2)
+    width = _width(label, bold=True) + 0.1
+    end = f"ends at {sheet.at(timeline.makespan_ns)}"
+    if width + 0.3 <= right - left:
+        sheet.box((left + right - width) / 2, y - 0.05, width, 0.1, facecolor=BAND, zorder=5)
+        sheet.text((left + right) / 2, y, label, ha="center", color=colour, weight="bold")
+    elif left - width >= sheet.left:
+        sheet.text(left - 0.07, y, label, ha="right", color=colour, weight="bold")
+    else:
+        end = f"{label}, {end}"
+    sheet.text(right + 0.07, y, end)
+
+
+def _draw_panel(sheet: _Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> tuple[float, float]:
+    """Draw one panel below ``y``; return where its time begins, below the title, and ends."""
+    timeline = panel.timeline
+    for line in _wrap(panel.title, HEADING, bold=True):
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        sheet.text(MARGIN, y + LINE / 2, line, HEADING, weight="bold", bbox=back)
+        y += LINE
+    top = y + 0.04
+    _draw_end(sheet, top + LINE / 2, timeline)
+    y = top + LINE + 0.05
+    for row in rows:
+        height = ROW
+        if row.launches:
+            y, height = _draw_waits(sheet, y, row.launches), BOX
+        label = _shorten(row.label)
+        sheet.text(sheet.left - 0.1, y + height / 2, label, ha="right")
+        sheet.line((sheet.left, sheet.right), [y + height] * 2, color=RULE, zorder=1)
+        _draw_boxes(sheet, y, height, row, timeline.busy)
+        y += height + GAP
+    left, right = sheet.x(timeline.compute_ns), sheet.x(timeline.makespan_ns)
+    sheet.box(left, top, right - left, y - top, facecolor=BAND, zorder=0)
+    sheet.line((right, right), (top, y), linewidth=1.0, zorder=2)
+    for x, _ in sheet.ticks():
+        sheet.line((x, x), (top + LINE + 0.03, y), color=RULE, linewidth=0.6, zorder=0.5)
+    return top, y
+
+
+def _draw_axis(sheet: _Sheet, y: float) -> float:
+    """Draw the time axis below ``y`` and return where it ends."""
+    sheet.line((sheet.left, sheet.right), (y, y))
+    for x, label in sheet.ticks():
+        sheet.line((x, x), (y, y + 0.05))
+        sheet.text(x, y + 0.14, label, ha="center")
+    sheet.text(sheet.right, y + 0.34, f"time {sheet.since}, in {sheet.unit}", ha="right")
+    if sheet.cut:
+        note = f"from {format_ns(sheet.first_ns)}: before it there is only compute"
+        sheet.text(sheet.left, y + 0.34, note, style="italic", color=SOFT)
+        for x in (sheet.left + 0.01, sheet.left + 0.07):
+            sheet.line((x, x + 0.06), (y + 0.06, y - 0.06))
+    return y + 0.5
+
+
+def _draw_legend(sheet: _Sheet, y: float, timelines: Sequence[Timeline]) -> float:
+    """Draw below ``y`` what the signs mean that the picture shows; return where it ends."""
+    hidden = ", hidden" if len(sheet.kinds) == 1 else ""
+    entries: list[tuple[str, dict[str, object]]] = [("compute", {"facecolor": COMPUTE})]
+    entries += [(f"{kind}{hidden}", {"facecolor": KIND_COLOURS[kind]}) for kind in sheet.kinds]
+    if any(each.exposed_ns for each in timelines):
+        entries.append(("exposed: nothing computes", {**EXPOSED}))
+    if any(x.start_ns > x.ready_ns for each in timelines for x in each.launches):
+        entries.append(("bucket ready, then waiting", {"color": SOFT}))
+    ends = {each.compute_ns for each in timelines}
+    if ends != {0}:
+        what = "backward ends" if all(map(_is_backward, timelines)) else "compute alone ends"
+        entries.append((what + (f" at {sheet.at(min(ends))}" if len(ends) == 1 else ""), DASHES))
+    x = MARGIN
+    for label, style in entries:
+        width = 0.32 + _width(label)
+        if x + width > WIDTH - MARGIN:
+            x, y = MARGIN, y + LINE + 0.02
+        middle = y + LINE / 2
+        if "facecolor" in style:
+            sheet.box(x, middle - 0.06, 0.26, 0.12, **style)
+        else:
+            sheet.line((x, x + 0.26), (middle, middle), **style)
+        if "color" in style:
+            sheet.dots((x,), (middle,))
+        sheet.text(x + 0.32, middle, label)
+        x += width + 0.22
+    return y + LINE
+
+
+def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
+    timelines = [panel.timeline for panel in panels]
+    rows = [_rows(each) for each in timelines]
+    widest = max(_width(_shorten(row.label)) for each in rows for row in each)
+    sheet, y = _Sheet(timelines, MARGIN + 0.1 + widest), MARGIN - 0.05
+    for line in _wrap(title, TITLE, bold=True):
+        sheet.text(MARGIN, y + 0.13, line, TITLE, weight="bold")
+        y += 0.26
+    for line in _wrap(subtitle, BODY):
+        sheet.text(MARGIN, y + LINE / 2, line, color=SOFT)
+        y += LINE
+    last_end, last_bottom = -1, 0.0
+    for panel, each in zip(panels, rows, strict=True):
+        top, y = _draw_panel(sheet, y + 0.14, panel, each)
+        end, x = panel.timeline.compute_ns, sheet.x(panel.timeline.compute_ns)
+        sheet.line((x, x), (last_bottom if end == last_end else top, y), **DASHES)
+        last_end, last_bottom = end, y
+    y = _draw_legend(sheet, _draw_axis(sheet, y + 0.04), timelines)
+    sheet.figure.set_size_inches(WIDTH, y + 0.12)
+    sheet.axes.set(xlim=(0, WIDTH), ylim=(y + 0.12, 0))
+    return sheet.figure

@@ -1,0 +1,148 @@
+"""What a step consists of: compute tasks on streams, collectives in groups, gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from commsched.models.collectives import Kind, check_kind
+from commsched.models.errors import InputError
+from commsched.models.units import MAX_BYTES, MAX_NS, check_bytes, check_ns
+
+
+class FusionKey(NamedTuple):
+    """What collectives must have in common to share a bucket."""
+
+    kind: Kind
+    group: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A compute task.
+
+    Attributes
+    ----------
+    name
+        Unique among the step's tasks.
+    duration_ns
+        How long it runs, in nanoseconds, at least 0.
+    stream
+        A stream runs its tasks one at a time in the order in which the problem lists them.
+    after
+        Names of the tasks that must have ended before it starts.
+
+    Raises
+    ------
+    InputError
+        If the name is empty or the duration is out of range.
+    """
+
+    name: str
+    duration_ns: int
+    stream: str = "gpu"
+    after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "task")
+        check_ns(self.duration_ns, f"task {self.name!r}: duration_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective operation.
+
+    Attributes
+    ----------
+    name
+        Unique among the step's tasks.
+    bytes
+        The size that nccl-tests prints: the whole tensor of an all-reduce, the total over the
+        ranks of an all-gather, reduce-scatter or all-to-all.
+    kind, group, dtype
+        Its fusion key.
+    after
+        Names of the tasks that must have ended before it is ready.
+
+    Raises
+    ------
+    InputError
+        If the name is empty, the kind unknown or the size out of range.
+    """
+
+    name: str
+    bytes: int
+    kind: Kind = "allreduce"
+    group: str = "dp"
+    dtype: str = "float32"
+    after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "task")
+        check_bytes(self.bytes, f"task {self.name!r}: bytes")
+        check_kind(self.kind, f"task {self.name!r}: kind")
+
+    @property
+    def key(self) -> FusionKey:
+        """The fusion key."""
+        return FusionKey(self.kind, self.group, self.dtype)
+
+
+Task = Compute | Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient that backward produces at a known time and that must be all-reduced.
+
+    Attributes
+    ----------
+    name
+        Unique among the gradients.
+    bytes
+        Its size in bytes.
+    ready_ns
+        When backward has produced it, in nanoseconds from the step's start.
+    dtype
+        Only gradients of one dtype may share a bucket.
+
+    Raises
+    ------
+    InputError
+        If the name is empty, or the size or the time is out of range.
+
+    Examples
+    --------
+    >>> Gradient("fc.weight", bytes=2048000, ready_ns=1_500_000).dtype
+    'float32'
+    """
+
+    name: str
+    bytes: int
+    ready_ns: int
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        # The common case first: planners make these by the hundred thousand.
+        if (
+            type(self.bytes) is int
+            and type(self.ready_ns) is int
+            and 0 <= self.bytes <= MAX_BYTES
+            and 0 <= self.ready_ns <= MAX_NS
+            and type(self.name) is str
+            and self.name
+            and type(self.dtype) is str
+        ):
+            return
+        _check_name(self.name, "gradient")
+        _check_name(self.dtype, f"gradient {self.name!r}: dtype")
+        object.__setattr__(self, "bytes", check_bytes(self.bytes, f"gradient {self.name!r}: bytes"))
+        object.__setattr__(
+            self, "ready_ns", check_ns(self.ready_ns, f"gradient {self.name!r}: ready_ns")
+        )
+
+
+def _check_name(name: object, what: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{what}: the name {name!r} must be a non-empty text")

@@ -1,0 +1,347 @@
+"""The evaluator: the only clock of the package.
+
+:func:`evaluate` runs a plan on a problem under the model's fixed semantics and returns the
+:class:`Timeline`. Every number that anybody sees comes from here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+
+import networkx as nx
+
+from commsched.models.errors import DeadlockError, ExtrapolationWarning, PlanError
+from commsched.models.exposure import merge_intervals, overlap
+from commsched.models.plan import Plan
+from commsched.models.problem import Problem
+from commsched.models.step import Collective, Compute, FusionKey
+from commsched.models.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch as it ran.
+
+    Attributes
+    ----------
+    names, key, channel, bytes
+        Members, fusion key, channel, and the sum of the members' bytes.
+    ready_ns
+        When everything had ended that its members wait for (not counting the channel).
+    start_ns, end_ns
+        When it ran, in nanoseconds.
+    """
+
+    names: tuple[str, ...]
+    key: FusionKey
+    channel: str
+    bytes: int
+    ready_ns: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it ran, in nanoseconds."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A compute task as it ran, in nanoseconds."""
+
+    name: str
+    stream: str
+    start_ns: int
+    end_ns: int
+
+
+class Timeline:
+    """What a plan does to a step.
+
+    Attributes
+    ----------
+    problem, plan
+        What was evaluated.
+    launches
+        In order of start (ties in the plan's order).
+    makespan_ns
+        When the last task ends, in nanoseconds.
+    compute_ns
+        The makespan of the same step with every collective taking no time.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: Plan,
+        launches: tuple[Launch, ...],
+        delayed_ns: Mapping[str, int],
+    ) -> None:
+        self.problem = problem
+        self.plan = plan
+        self._delayed_ns = delayed_ns
+        self.launches = launches
+        self.compute_ns = problem.compute_ns
+        ends = chain((launch.end_ns for launch in launches), delayed_ns.values())
+        # Every task ends no earlier than in the nominal step, so the settled ones need no look.
+        self.makespan_ns = max(self.compute_ns, *ends)
+
+    @property
+    def exposed_ns(self) -> int:
+        """Communication that is paid in step time: makespan less ``compute_ns``."""
+        return self.makespan_ns - self.compute_ns
+
+    @cached_property
+    def tasks(self) -> tuple[Span, ...]:
+        """The compute tasks in the order in which the problem lists them."""
+        end_ns = {**self.problem.nominal.end_ns, **self._delayed_ns}
+        return tuple(
+            Span(task.name, task.stream, end_ns[task.name] - task.duration_ns, end_ns[task.name])
+            for task in self.problem.tasks
+            if isinstance(task, Compute)
+        )
+
+    @cached_property
+    def busy(self) -> list[tuple[int, int]]:
+        """The disjoint intervals in which at least one stream computes, in order."""
+        if self.problem.gradients is not None:
+            return [(0, self.compute_ns)] if self.compute_ns else []
+        return merge_intervals((span.start_ns, span.end_ns) for span in self.tasks)
+
+    @property
+    def communication_ns(self) -> int:
+        """The launches' lengths added up."""
+        return sum(launch.duration_ns for launch in self.launches)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most bytes that are in flight at once.
+
+        A bucket is in flight from the moment when it is ready until its launch ends.
+        """
+        events = sorted(
+            chain(
+                ((launch.ready_ns, 1, launch.bytes) for launch in self.launches),
+                ((launch.end_ns, 0, -launch.bytes) for launch in self.launches),
+            )
+        )
+        peak = now = 0
+        for _, _, change in events:
+            now += change
+            peak = max(peak, now)
+        return peak
+
+
+def evaluate(problem: Problem, plan: Plan) -> Timeline:
+    """Run a plan on a problem.
+
+    A launch is ready when everything that its members wait for has ended; it starts at the
+    latest of its ready time, its ``not_before_ns`` and the end of the launch before it on its
+    channel, and runs for the cost of its bytes, rounded up to a whole nanosecond.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    plan
+        Covers every collective of the problem exactly once.
+
+    Returns
+    -------
+    Timeline
+        The launches and tasks as they ran.
+
+    Raises
+    ------
+    PlanError
+        If a collective is missing, unknown or in two buckets, or a bucket mixes fusion keys.
+    DeadlockError
+        If fusion or launch order makes launches wait for each other; it carries the path.
+
+    Warns
+    -----
+    ExtrapolationWarning
+        If a launch is more than twice as large as the largest measured size of its cost.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> problem = GradientProblem(
+    ...     [Gradient("b", 1000, ready_ns=10), Gradient("a", 3000, ready_ns=20)], AlphaBeta(0, 1))
+    >>> timeline = evaluate(problem, Plan.of([["b"], ["a"]]))
+    >>> timeline.makespan_ns, timeline.exposed_ns, timeline.launches[1].start_ns
+    (4010, 3990, 1010)
+    """
+    members = _members(problem, plan)
+    launches = _run_settled(problem, plan, members) if problem.settled else None
+    delayed: dict[str, int] = {}
+    if launches is None:
+        launches, delayed = _run(problem, plan, members)
+    _warn_of_extrapolation(problem, launches)
+    launches.sort(key=lambda launch: launch.start_ns)
+    return Timeline(problem, plan, tuple(launches), delayed)
+
+
+def _members(problem: Problem, plan: Plan) -> list[list[int]]:
+    """Return each bucket's members as positions, having checked that the plan fits."""
+    order = problem.ready_order
+    names = problem.names
+    if list(chain.from_iterable(b.names for b in plan.buckets)) == list(
+        map(names.__getitem__, order)
+    ):
+        # Buckets contiguous in ready order: the whole check in one comparison.
+        positions = iter(order)
+        members = [list(islice(positions, len(bucket.names))) for bucket in plan.buckets]
+    else:
+        members = _looked_up(problem, plan)
+    if len(problem.chains) > 1:
+        for bucket, positions_in in zip(plan.buckets, members, strict=True):
+            keys = {problem.keys[k] for k in positions_in}
+            if len(keys) > 1:
+                first, second = sorted(keys)[:2]
+                raise PlanError(
+                    f"bucket of {bucket.names[0]!r}: fuses {'/'.join(first)} with "
+                    f"{'/'.join(second)}; kind, group and dtype must agree"
+                )
+    return members
+
+
+def _looked_up(problem: Problem, plan: Plan) -> list[list[int]]:
+    seen: set[int] = set()
+    members: list[list[int]] = []
+    for bucket in plan.buckets:
+        positions = []
+        for name in bucket.names:
+            position = problem.index.get(name)
+            if position is None:
+                raise PlanError(f"plan: {name!r} is no collective of the problem")
+            if position in seen:
+                raise PlanError(f"plan: {name!r} is launched twice")
+            seen.add(position)
+            positions.append(position)
+        members.append(positions)
+    if len(seen) < len(problem.names):
+        missing = next(name for k, name in enumerate(problem.names) if k not in seen)
+        raise PlanError(f"plan: {missing!r} is not in any bucket")
+    return members
+
+
+def _run_settled(problem: Problem, plan: Plan, members: list[list[int]]) -> list[Launch]:
+    """Run a plan where nothing waits for a collective: each channel is one pass."""
+    bytes_of, ready_of = problem.bytes.__getitem__, problem.ready_ns.__getitem__
+    free: dict[str, int] = {}
+    launches = []
+    for bucket, positions in zip(plan.buckets, members, strict=True):
+        key = problem.keys[positions[0]]
+        channel = problem.channel(key)
+        size = sum(map(bytes_of, positions))
+        ready = max(map(ready_of, positions))
+        start = max(ready, bucket.not_before_ns, free.get(channel, 0))
+        free[channel] = end = start + problem.cost(key).ns(size)
+        launches.append(Launch(bucket.names, key, channel, size, ready, start, end))
+    return launches
+
+
+def _run(
+    problem: Problem, plan: Plan, members: list[list[int]]
+) -> tuple[list[Launch], dict[str, int]]:
+    """Run a plan in general: longest paths over launches and the tasks that wait for them.
+
+    The nodes are bucket numbers and the names of waiting compute tasks; every other task runs at
+    its nominal time.
+    """
+    graph = problem.graph
+    bucket_of = {
+        problem.names[k]: number for number, positions in enumerate(members) for k in positions
+    }
+    nominal = problem.nominal.end_ns
+    waits: nx.DiGraph = nx.DiGraph()
+    waits.add_nodes_from(range(len(members)))
+    earliest: dict[int | str, int] = {}
+
+    def depend(node: int | str, names: Iterable[str]) -> None:
+        for before in names:
+            if before in bucket_of:
+                waits.add_edge(bucket_of[before], node)
+            elif before in problem.waiting:
+                waits.add_edge(before, node)
+            else:
+                earliest[node] = max(earliest.get(node, 0), nominal[before])
+
+    for name in problem.waiting:
+        if name not in bucket_of:
+            depend(name, graph.pred[name])
+    for number, positions in enumerate(members):
+        for k in positions:
+            depend(number, graph.pred[problem.names[k]])
+    dependencies = waits.copy(as_view=False)
+    previous: dict[int, int] = {}
+    last: dict[str, int] = {}
+    channels = [problem.channel(problem.keys[positions[0]]) for positions in members]
+    for number, channel in enumerate(channels):
+        if channel in last:
+            previous[number] = last[channel]
+            waits.add_edge(last[channel], number)
+        last[channel] = number
+    end: dict[int | str, int] = {}
+    launches: dict[int, Launch] = {}
+    try:
+        order = list(nx.topological_sort(waits))
+    except nx.NetworkXUnfeasible:
+        _raise_deadlock(waits, plan)
+    for node in order:
+        ready = (
+            max((end[before] for before in dependencies.pred[node]), default=0)
+            if node in dependencies
+            else 0
+        )
+        ready = max(ready, earliest.get(node, 0))
+        if isinstance(node, str):
+            end[node] = ready + graph.nodes[node]["task"].duration_ns
+            continue
+        key = problem.keys[members[node][0]]
+        size = sum(problem.bytes[k] for k in members[node])
+        free = end[previous[node]] if node in previous else 0
+        start = max(ready, plan.buckets[node].not_before_ns, free)
+        end[node] = start + problem.cost(key).ns(size)
+        launches[node] = Launch(
+            plan.buckets[node].names, key, channels[node], size, ready, start, end[node]
+        )
+    tasks = {node: ns for node, ns in end.items() if isinstance(node, str)}
+    return [launches[number] for number in range(len(members))], tasks
+
+
+def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> None:
+    cycle = [edge[0] for edge in nx.find_cycle(waits)]
+    path = [
+        f"[{', '.join(plan.buckets[node].names)}]" if isinstance(node, int) else node
+        for node in [*cycle, cycle[0]]
+    ]
+    raise DeadlockError(f"plan: launches wait for each other for ever: {' -> '.join(path)}", path)
+
+
+def _warn_of_extrapolation(problem: Problem, launches: Iterable[Launch]) -> None:
+    measured = {
+        key: limit for key in problem.chains if (limit := problem.cost(key).measured_to) is not None
+    }
+    if not measured:
+        return
+    for launch in launches:
+        limit = measured.get(launch.key)
+        if limit is not None and launch.bytes > 2 * limit:
+            warnings.warn(
+                f"a launch of {format_bytes(launch.bytes)} is priced by the line through the last "
+                f"points: {launch.key.kind} in group {launch.key.group!r} was measured up to "
+                f"{format_bytes(limit)}",
+                ExtrapolationWarning,
+                stacklevel=3,
+            )
+            return
+
+
+__all__ = ["Collective", "Launch", "Span", "Timeline", "evaluate", "overlap"]

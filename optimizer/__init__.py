@@ -1,0 +1,34 @@
+"""How the best plan is found and proved, and what simple rules make of the same step."""
+
+from commsched.optimizer.bounds import closed_form_bound
+from commsched.optimizer.comparison import Comparison, Row, compare, verdict
+from commsched.optimizer.optimize import METHODS, TIME_LIMIT_S, WORKERS, optimize
+from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
+from commsched.optimizer.rules import RULES, Rule, ddp, no_overlap, one_bucket, one_each
+from commsched.optimizer.tuning import CapRange, CapTuning, best_cap
+
+__all__ = [
+    "METHODS",
+    "RULES",
+    "SCOPES",
+    "TIME_LIMIT_S",
+    "WORKERS",
+    "Bound",
+    "CapRange",
+    "CapTuning",
+    "Comparison",
+    "Result",
+    "Row",
+    "Rule",
+    "Scope",
+    "Status",
+    "best_cap",
+    "closed_form_bound",
+    "compare",
+    "ddp",
+    "no_overlap",
+    "one_bucket",
+    "one_each",
+    "optimize",
+    "verdict",
+]

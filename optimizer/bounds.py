@@ -1,0 +1,97 @@
+"""Lower bounds on the makespan that hold for every plan of every scope, without a solver.
+
+Path: a collective's launch takes at least as long as the collective alone, since costs do not
+decrease with bytes; the longest path through the graph with those lengths bounds the makespan.
+
+Channel load: take the collectives of a channel whose *head* (longest path before them) is at least
+h and whose *tail* (longest path after them) is at least t. Their launches run one after another,
+none starts before h, and t must still pass after the last one ends. Together they take at least what
+the curves' minorants say of their bytes (see ``CostCurve.minorants``), so
+``makespan >= h + load + t``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+
+import networkx as nx
+
+from commsched.models import Compute, FusionKey, Problem
+from commsched.optimizer.result import Bound
+
+MAX_TAILS = 64
+
+
+def paths_ns(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
+    """Return each task's head and tail: the longest paths before its start and after its end.
+
+    Every collective on a path counts the cost of a launch of its own.
+    """
+    graph = problem.graph
+    length = {
+        task.name: task.duration_ns
+        if isinstance(task, Compute)
+        else problem.cost(task.key).ns(task.bytes)
+        for task in problem.tasks
+    }
+    order = list(nx.topological_sort(graph))
+    head: dict[str, int] = {}
+    tail: dict[str, int] = {}
+    for name in order:
+        head[name] = max((head[p] + length[p] for p in graph.pred[name]), default=0)
+    for name in reversed(order):
+        tail[name] = max((tail[s] + length[s] for s in graph.succ[name]), default=0)
+    return head, tail
+
+
+def closed_form_bound(problem: Problem) -> Bound:
+    """Return the best of the closed-form bounds on the makespan.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> closed_form_bound(GradientProblem(
+    ...     [Gradient("b", 15, ready_ns=10), Gradient("a", 30, ready_ns=20)], AlphaBeta(0.005, 1)))
+    Bound(ns=60, proof='channel load')
+    """
+    best = Bound(problem.compute_ns, "compute alone")
+    head, tail = paths_ns(problem)
+    for task in problem.collectives:
+        through = head[task.name] + problem.cost(task.key).ns(task.bytes) + tail[task.name]
+        if through > best.ns:
+            best = Bound(through, "longest path")
+    by_channel: dict[str, list[int]] = defaultdict(list)
+    for position, key in enumerate(problem.keys):
+        by_channel[problem.channel(key)].append(position)
+    for positions in by_channel.values():
+        load = _channel_bound(problem, positions, head, tail)
+        if load > best.ns:
+            best = Bound(load, "channel load")
+    return best
+
+
+def _channel_bound(
+    problem: Problem, positions: list[int], head: dict[str, int], tail: dict[str, int]
+) -> int:
+    names = problem.names
+    positions = sorted(positions, key=lambda k: head[names[k]], reverse=True)
+    tails = sorted({tail[names[k]] for k in positions})
+    if len(tails) > MAX_TAILS:
+        step = len(tails) / MAX_TAILS
+        tails = [tails[int(k * step)] for k in range(MAX_TAILS)]
+    best = 0
+    for least_tail in tails:
+        sent: dict[FusionKey, int] = {}
+        load: dict[FusionKey, Fraction] = {}
+        for index, k in enumerate(positions):
+            if tail[names[k]] < least_tail:
+                continue
+            key = problem.keys[k]
+            sent[key] = sent.get(key, 0) + problem.bytes[k]
+            load[key] = problem.cost(key).at_least_ns(sent[key])
+            here = head[names[k]]
+            if index + 1 == len(positions) or head[names[positions[index + 1]]] < here:
+                best = max(best, here + math.ceil(sum(load.values())) + least_tail)
+    return best

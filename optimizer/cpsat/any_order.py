@@ -1,0 +1,263 @@
+"""CP-SAT, scope any: every partition within a fusion key, every order.
+
+A bucket is represented by its member that comes first in ready order: ``carried[b, p]`` says that the
+collective in place p travels in the bucket of place b <= p. So each partition has one
+representation. Which bytes a bucket carries is a decision, hence also its duration: an integer that
+is at least the cost curve's piece for that size, rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from commsched.models import FusionKey, Plan, Problem, evaluate
+from commsched.models.cost import Piece
+from commsched.models.errors import NotApplicableError
+from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
+
+MAX_PAIRS = 60_000
+_SAFE = 2**61
+
+
+class _Chain:
+    """The variables of one fusion key."""
+
+    def __init__(self, step: StepModel, key: FusionKey, chain: Sequence[int]) -> None:
+        problem, cp = step.problem, step.cp
+        self.step = step
+        self.names = [problem.names[k] for k in chain]
+        self.cost = problem.cost(key)
+        sizes = [problem.bytes[k] for k in chain]
+        self.unit = math.gcd(*sizes) or 1
+        self.sizes = [size // self.unit for size in sizes]
+        apart = conflicts(problem, chain)
+        count = len(chain)
+        self.carried = {
+            (b, p): cp.new_bool_var(f"{chain_label(key, p)} in bucket of {b}")
+            for b in range(count)
+            for p in range(b, count)
+            if (b, p) not in apart
+        }
+        for p, q in apart:
+            for b in range(p):
+                if (b, p) in self.carried and (b, q) in self.carried:
+                    cp.add_at_most_one(self.carried[b, p], self.carried[b, q])
+        self.start = [step.time_var(step.head[n], f"start {n}") for n in self.names]
+        self.end = [step.time_var(step.head[n], f"end {n}") for n in self.names]
+        self.duration = [cp.new_int_var(0, step.horizon_ns, f"duration {n}") for n in self.names]
+        self.exact = True
+        self.pieces_used: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.intervals = [
+            cp.new_optional_interval_var(
+                self.start[b],
+                self.duration[b] * step.scale + step.tick,
+                self.end[b],
+                self.carried[b, b],
+                f"launch {chain_label(key, b)}",
+            )
+            for b in range(count)
+        ]
+
+    def constrain(self) -> None:
+        """Ensures that buckets partition the chain, are priced right, and start when ready."""
+        step, cp, carried = self.step, self.step.cp, self.carried
+        count = len(self.names)
+        for p in range(count):
+            cp.add_exactly_one(carried[b, p] for b in range(p + 1) if (b, p) in carried)
+        for (b, p), present in carried.items():
+            if p > b:
+                cp.add_implication(present, carried[b, b])
+            for before in step.problem.graph.pred[self.names[p]]:
+                step.after(self.start[b], before, when=present)
+            tail = step.tail[self.names[p]] * step.scale
+            cp.add(step.makespan >= self.end[b] + tail).only_enforce_if(present)
+        for b in range(count):
+            total = sum(self.sizes[p] * carried[b, p] for p in range(b, count) if (b, p) in carried)
+            self._price(b, total)
+
+    def _price(self, b: int, total: Any) -> None:
+        """Ensures that bucket b lasts at least as long as its bytes cost, rounded up."""
+        cp, used = self.step.cp, self.carried[b, b]
+        largest = sum(self.sizes[b:])
+        safe = [
+            safe_piece(piece, self.unit, largest, self.step.horizon_ns)
+            for piece in self.cost.pieces
+        ]
+        pieces = [piece for piece, _ in safe]
+        self.exact = self.exact and all(exact for _, exact in safe)
+        if len(pieces) == 1:
+            piece = pieces[0]
+            cp.add(piece.scale * self.duration[b] >= piece.intercept * used + piece.slope * total)
+            return
+        starts = [-(-piece.first_bytes // self.unit) for piece in self.cost.pieces]
+        literals = []
+        for k, piece in enumerate(pieces):
+            if starts[k] > largest:
+                break
+            literal = cp.new_bool_var("")
+            self.pieces_used[b, k] = literal
+            literals.append(literal)
+            cp.add(total >= starts[k]).only_enforce_if(literal)
+            if k + 1 < len(pieces):
+                cp.add(total <= starts[k + 1] - 1).only_enforce_if(literal)
+            cp.add(
+                piece.scale * self.duration[b] >= piece.intercept + piece.slope * total
+            ).only_enforce_if(literal)
+        cp.add(sum(literals) == used)
+
+    def hint(self, buckets: Sequence[Sequence[int]], times: dict[str, tuple[int, int]]) -> None:
+        """Propose buckets given as places, with their times."""
+        step = self.step
+        bucket_of = {p: min(places) for places in buckets for p in places}
+        size_of = {min(places): sum(self.sizes[p] for p in places) for places in buckets}
+        for (b, p), present in self.carried.items():
+            step.hint(present, int(bucket_of[p] == b))
+        for b, name in enumerate(self.names):
+            used = b in size_of
+            start, end = times[name]
+            step.hint(self.start[b], start)
+            step.hint(self.end[b], end)
+            step.hint(self.duration[b], self.cost.ns(size_of[b] * self.unit) if used else 0)
+            for k in range(len(self.cost.pieces)):
+                if (b, k) in self.pieces_used:
+                    piece = self.cost.piece(size_of[b] * self.unit) if used else None
+                    step.hint(self.pieces_used[b, k], int(piece is self.cost.pieces[k]))
+
+
+class AnyOrderModel:
+    """The model of scope ``any``.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    known
+        Any valid plan: the model's hint, and its makespan is the horizon.
+    lower_ns
+        A proved lower bound on the makespan.
+
+    Raises
+    ------
+    NotApplicableError
+        If there are too many collectives, or a cost's coefficients are too large.
+    """
+
+    def __init__(self, problem: Problem, known: Plan, lower_ns: int) -> None:
+        pairs = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
+        if pairs > MAX_PAIRS:
+            raise NotApplicableError(
+                f"cpsat: {pairs} pairs of bucket and member are more than {MAX_PAIRS}"
+            )
+        self.step = StepModel(problem, evaluate(problem, known).makespan_ns, lower_ns)
+        self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
+        # The end of a collective is that of its bucket, whichever that is.
+        for key, variables in self.chains.items():
+            for p, name in enumerate(variables.names):
+                if not problem.graph.succ[name]:
+                    continue
+                end = self.step.time_var(self.step.head[name], f"done {chain_label(key, p)}")
+                self.step.ends[name] = end
+                for b in range(p + 1):
+                    if (b, p) in variables.carried:
+                        self.step.cp.add(end == variables.end[b]).only_enforce_if(
+                            variables.carried[b, p]
+                        )
+        for variables in self.chains.values():
+            variables.constrain()
+        self.step.add_dependencies()
+        by_channel: dict[str, list[Any]] = {}
+        for key, variables in self.chains.items():
+            by_channel.setdefault(problem.channel(key), []).extend(variables.intervals)
+        for intervals in by_channel.values():
+            self.step.cp.add_no_overlap(intervals)
+        self._hint(known)
+
+    def _hint(self, known: Plan) -> None:
+        times = self.step.ticks(known)
+        for variables in self.chains.values():
+            place = {name: p for p, name in enumerate(variables.names)}
+            variables.hint(
+                [
+                    [place[name] for name in bucket.names]
+                    for bucket in known.buckets
+                    if bucket.names[0] in place
+                ],
+                times,
+            )
+            for name in variables.names:
+                if name in self.step.ends:
+                    self.step.hint(self.step.ends[name], times[name][1])
+        self.step.hint_compute({name: end for name, (_, end) in times.items()})
+        self.step.hint(self.step.makespan, max(end for _, end in times.values()))
+
+    @property
+    def exact(self) -> bool:
+        """Whether no launch's duration is rounded down by up to a nanosecond."""
+        return all(variables.exact for variables in self.chains.values())
+
+    def launch_count(self) -> Any:
+        """Return the number of launches as a linear expression."""
+        return sum(
+            present for c in self.chains.values() for (b, p), present in c.carried.items() if b == p
+        )
+
+    def starts(self) -> Sequence[Any]:
+        """Return the start of every launch (of unused ones, too, which costs nothing)."""
+        return [start for c in self.chains.values() for start in c.start]
+
+    def extract(self, solver: cp_model.CpSolver) -> Plan:
+        """Return the plan of a solution."""
+        launches = []
+        for c in self.chains.values():
+            for b, _ in enumerate(c.names):
+                if solver.value(c.carried[b, b]):
+                    names = tuple(
+                        name
+                        for p, name in enumerate(c.names)
+                        if (b, p) in c.carried and solver.value(c.carried[b, p])
+                    )
+                    launches.append((solver.value(c.start[b]), solver.value(c.end[b]), names))
+        return ordered(launches)
+
+
+def safe_piece(piece: Piece, unit: int, largest: int, longest_ns: int) -> tuple[Piece, bool]:
+    """Return a piece for sizes counted in ``unit`` bytes whose products fit in 64 bits.
+
+    Where the exact coefficients are too large they are rounded *down*, so that the model's bound
+    stays valid, by at most half a nanosecond in all.
+
+    Parameters
+    ----------
+    piece
+        The exact piece.
+    unit, largest
+        Bytes of a unit, and the most units that a bucket can carry.
+    longest_ns
+        The longest duration that the model allows.
+
+    Returns
+    -------
+    tuple
+        The piece, and whether it is exact.
+
+    Raises
+    ------
+    NotApplicableError
+        If it is impossible.
+    """
+    intercept, slope, scale = piece.intercept, piece.slope * unit, piece.scale
+    divisor = math.gcd(intercept, slope, scale)
+    intercept, slope, scale = intercept // divisor, slope // divisor, scale // divisor
+    if max(abs(intercept) + slope * largest, scale * longest_ns) < _SAFE:
+        return Piece(piece.first_bytes, intercept, slope, scale), True
+    wanted = 2 * (largest + 2)
+    rounded = Piece(piece.first_bytes, intercept * wanted // scale, slope * wanted // scale, wanted)
+    if max(abs(rounded.intercept) + rounded.slope * largest, wanted * longest_ns) >= _SAFE:
+        raise NotApplicableError(
+            "cpsat: sizes and times are too far apart for whole 64-bit numbers in scope any"
+        )
+    return rounded, False

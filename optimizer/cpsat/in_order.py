@@ -1,0 +1,172 @@
+"""CP-SAT, scope in-order: one optional interval of fixed size for each candidate bucket.
+
+A candidate is a pair (i, j) of places in a fusion key's ready order. Its duration is a constant that
+is computed outside the model, so any cost curve is exact. Each place has the start and end of the
+launch that carries it; the places of one launch share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from commsched.models import FusionKey, Plan, Problem, evaluate
+from commsched.models.errors import NotApplicableError
+from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
+
+MAX_CANDIDATES = 60_000
+
+
+class _Chain:
+    """The variables of one fusion key."""
+
+    def __init__(self, step: StepModel, key: FusionKey, chain: Sequence[int]) -> None:
+        problem, cp = step.problem, step.cp
+        count = len(chain)
+        self.names = [problem.names[k] for k in chain]
+        self.start = [
+            step.time_var(step.head[name], f"start {chain_label(key, p)}")
+            for p, name in enumerate(self.names)
+        ]
+        self.end = [
+            step.time_var(step.head[name], f"end {chain_label(key, p)}")
+            for p, name in enumerate(self.names)
+        ]
+        sent = [0, *accumulate(problem.bytes[k] for k in chain)]
+        apart = conflicts(problem, chain)
+        cost = problem.cost(key)
+        self.candidate: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.length: dict[tuple[int, int], int] = {}
+        self.intervals = []
+        for i in range(count):
+            for j in range(i + 1, count + 1):
+                if any((p, j - 1) in apart for p in range(i, j - 1)):
+                    break
+                present = cp.new_bool_var(f"bucket {chain_label(key, i)}..{j}")
+                self.candidate[i, j] = present
+                self.length[i, j] = step.length(cost.ns(sent[j] - sent[i]))
+                self.intervals.append(
+                    cp.new_optional_fixed_size_interval_var(
+                        self.start[i], self.length[i, j], present, f"{chain_label(key, i)}..{j}"
+                    )
+                )
+        self.first = [
+            sum(present for (i, _), present in self.candidate.items() if i == p)
+            for p in range(count)
+        ]
+
+    def constrain(self, step: StepModel) -> None:
+        """Ensures that the buckets partition the chain in order, when ready, one after another."""
+        cp = step.cp
+        count = len(self.names)
+        for p in range(count):
+            cp.add_exactly_one(present for (i, j), present in self.candidate.items() if i <= p < j)
+        cut = [cp.new_bool_var("") for _ in range(count)]
+        self.cut = cut
+        for p in range(count):
+            cp.add(self.first[p] == cut[p])
+        cp.add(cut[0] == 1)
+        for p in range(1, count):
+            cp.add(self.start[p] == self.start[p - 1]).only_enforce_if(~cut[p])
+            cp.add(self.end[p] == self.end[p - 1]).only_enforce_if(~cut[p])
+            cp.add(self.start[p] >= self.end[p - 1]).only_enforce_if(cut[p])
+        for (i, j), present in self.candidate.items():
+            cp.add(self.end[i] == self.start[i] + self.length[i, j]).only_enforce_if(present)
+        carried: Any = 0
+        for p in range(count - 1, -1, -1):
+            name = self.names[p]
+            for before in step.problem.graph.pred[name]:
+                step.after(self.start[p], before)
+            cp.add(step.makespan >= self.end[p] + step.tail[name] * step.scale)
+            # What the LP sees: launches of this key that begin at p or later run after start[p].
+            carried += sum(
+                self.length[i, j] * present for (i, j), present in self.candidate.items() if i == p
+            )
+            cp.add(step.makespan >= self.start[p] + carried)
+
+
+class InOrderModel:
+    """The model of scope ``in-order``.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    known
+        A plan of this scope: the model's hint, and its makespan is the horizon.
+    lower_ns
+        A proved lower bound on the makespan.
+
+    Raises
+    ------
+    NotApplicableError
+        If there are too many candidate buckets.
+    """
+
+    def __init__(self, problem: Problem, known: Plan, lower_ns: int) -> None:
+        candidates = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
+        if candidates > MAX_CANDIDATES:
+            raise NotApplicableError(
+                f"cpsat: {candidates} candidate buckets are more than {MAX_CANDIDATES}"
+            )
+        self.step = StepModel(problem, evaluate(problem, known).makespan_ns, lower_ns)
+        self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
+        for variables in self.chains.values():
+            for name, end in zip(variables.names, variables.end, strict=True):
+                self.step.ends[name] = end
+        for variables in self.chains.values():
+            variables.constrain(self.step)
+        self.step.add_dependencies()
+        by_channel: dict[str, list[Any]] = {}
+        for key, variables in self.chains.items():
+            by_channel.setdefault(problem.channel(key), []).extend(variables.intervals)
+        for intervals in by_channel.values():
+            self.step.cp.add_no_overlap(intervals)
+        self._hint(known)
+
+    def _hint(self, known: Plan) -> None:
+        step = self.step
+        times = step.ticks(known)
+        bucket_of = {name: b.names for b in known.buckets for name in b.names}
+        for variables in self.chains.values():
+            place = {name: p for p, name in enumerate(variables.names)}
+            chosen = {
+                (min(places), max(places) + 1)
+                for names in {bucket_of[name] for name in variables.names}
+                for places in [[place[name] for name in names]]
+            }
+            for candidate, present in variables.candidate.items():
+                step.hint(present, int(candidate in chosen))
+            for p, name in enumerate(variables.names):
+                step.hint(variables.cut[p], int(any(i == p for i, _ in chosen)))
+                step.hint(variables.start[p], times[name][0])
+                step.hint(variables.end[p], times[name][1])
+        step.hint_compute({name: end for name, (_, end) in times.items()})
+        step.hint(step.makespan, max(end for _, end in times.values()))
+
+    @property
+    def exact(self) -> bool:
+        """Always: every duration is a constant."""
+        return True
+
+    def launch_count(self) -> Any:
+        """Return the number of launches as a linear expression."""
+        return sum(present for c in self.chains.values() for present in c.candidate.values())
+
+    def starts(self) -> Sequence[Any]:
+        """Return the start of the launch of every collective."""
+        return [start for c in self.chains.values() for start in c.start]
+
+    def extract(self, solver: cp_model.CpSolver) -> Plan:
+        """Return the plan of a solution."""
+        return ordered(
+            [
+                (solver.value(c.start[i]), solver.value(c.end[i]), tuple(c.names[i:j]))
+                for c in self.chains.values()
+                for (i, j), present in c.candidate.items()
+                if solver.value(present)
+            ]
+        )

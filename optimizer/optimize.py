@@ -1,0 +1,227 @@
+"""The front door of the optimizer: classify the problem, take the method that fits, prove."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from commsched.models import Plan, Problem, evaluate
+from commsched.models.errors import DeadlockError, InputError, NotApplicableError, SolverError
+from commsched.models.units import exact
+from commsched.optimizer.bounds import closed_form_bound
+from commsched.optimizer.exact import exact_plan, why_not_exact
+from commsched.optimizer.result import (
+    Bound,
+    Result,
+    Scope,
+    Status,
+    check_scope,
+    proved_status,
+)
+from commsched.optimizer.rules import RULES
+
+Method = Literal["auto", "recurrence", "cpsat"]
+METHODS: tuple[Method, ...] = ("auto", "recurrence", "cpsat")
+TIME_LIMIT_S = 60.0
+WORKERS = 8
+
+
+def optimize(
+    problem: Problem,
+    *,
+    scope: str = "in-order",
+    method: str = "auto",
+    time_limit_s: float = TIME_LIMIT_S,
+    workers: int = WORKERS,
+    seed: int = 0,
+) -> Result:
+    """Find the plan with the least makespan, then the fewest launches, then the earliest starts.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    scope
+        ``"in-order"`` (buckets contiguous in ready order, what DDP can run) or ``"any"``.
+    method
+        ``"auto"`` takes an exact recurrence where the problem's class allows it and CP-SAT elsewhere;
+        ``"recurrence"`` and ``"cpsat"`` insist.
+    time_limit_s
+        Seconds for CP-SAT; the recurrences need no limit.
+    workers, seed
+        CP-SAT's search threads and random seed; fixed by default so that machines agree.
+
+    Returns
+    -------
+    Result
+        The plan with its status, lower bound, gap, method and reason.
+
+    Raises
+    ------
+    InputError
+        If an option is not valid.
+    NotApplicableError
+        If the method that was insisted on cannot solve this problem.
+    SolverError
+        If a solver contradicts the evaluator: a bug of ours.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> problem = GradientProblem(
+    ...     [Gradient("b", 5000, ready_ns=10), Gradient("a", 5000, ready_ns=20)], AlphaBeta(3, 1))
+    >>> result = optimize(problem)
+    >>> result.makespan_ns, result.plan.launches, str(result.status), result.method
+    (13020, 1, 'optimal', 'recurrence')
+    """
+    started = time.perf_counter()
+    checked_scope = check_scope(scope)
+    if method not in METHODS:
+        raise InputError(f"method: {method!r} is not one of {', '.join(METHODS)}")
+    if method != "cpsat":
+        why_not = why_not_exact(problem, checked_scope)
+        if why_not is None:
+            return _by_recurrence(problem, checked_scope, started)
+        if method == "recurrence":
+            raise NotApplicableError(f"method recurrence cannot prove this problem: {why_not}")
+    else:
+        why_not = "asked for"
+    _check_budget(time_limit_s, workers, seed)
+    return _by_search(
+        problem, checked_scope, method, why_not, started, float(time_limit_s), workers, seed
+    )
+
+
+def _check_budget(time_limit_s: float, workers: int, seed: int) -> None:
+    if exact(time_limit_s, "time_limit_s") <= 0:
+        raise InputError(f"time_limit_s: {time_limit_s} must be above 0")
+    if type(workers) is not int or not 1 <= workers <= 1000:
+        raise InputError(f"workers: {workers!r} must be a whole number from 1 to 1000")
+    if type(seed) is not int or not 0 <= seed < 2**31:
+        raise InputError(f"seed: {seed!r} must be a whole number from 0 to {2**31 - 1}")
+
+
+def _by_recurrence(problem: Problem, scope: Scope, started: float) -> Result:
+    found = exact_plan(problem, scope)
+    timeline = evaluate(problem, found.plan)
+    status = proved_status(timeline.makespan_ns, found.plan.launches, found.bound)
+    if status is not Status.OPTIMAL:
+        raise SolverError(
+            f"the {found.method} promised {found.bound.ns} ns, "
+            f"the evaluator gives {timeline.makespan_ns} ns"
+        )
+    affine = [problem.cost(key).affine for key in problem.chains]
+    reason = f"nothing waits for a collective, so the {found.method} is exact"
+    if None not in affine:
+        reason += "; costs are affine, so no plan of scope any is better"
+    rounds = any(piece is None or piece.scale > 1 for piece in affine)
+    if not found.fewest:
+        reason += "; the number of launches is not proved least"
+    elif rounds and (scope == "any" or found.linear):
+        reason += "; the number of launches is least up to rounding"
+    wall_s = time.perf_counter() - started
+    return Result(
+        problem, scope, status, found.plan, found.bound, "recurrence", reason, wall_s, timeline
+    )
+
+
+def _by_search(
+    problem: Problem,
+    scope: Scope,
+    method: str,
+    why: str,
+    started: float,
+    time_limit_s: float,
+    workers: int,
+    seed: int,
+) -> Result:
+    bound = closed_form_bound(problem)
+    name, known = best_known(problem)
+    makespan_ns = evaluate(problem, known).makespan_ns
+
+    def result(status: Status, plan: Plan, bound: Bound, method: str, reason: str) -> Result:
+        wall_s = time.perf_counter() - started
+        return Result(problem, scope, status, plan, bound, method, reason, wall_s)
+
+    if method == "auto" and proved_status(makespan_ns, known.launches, bound) is Status.OPTIMAL:
+        reason = (
+            f"{why}, but a simple rule already meets the bound; "
+            "the number of launches is not proved least"
+        )
+        return result(Status.OPTIMAL, known, bound, f"rule {name}", reason)
+    try:
+        # Imported here: loading OR-Tools takes half a second that most calls do not need.
+        from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
+
+        model: AnyOrderModel | InOrderModel = (
+            InOrderModel(problem, known, bound.ns)
+            if scope == "in-order"
+            else AnyOrderModel(problem, known, bound.ns)
+        )
+    except NotApplicableError as error:
+        if method == "cpsat":
+            raise
+        status = proved_status(makespan_ns, known.launches, bound)
+        return result(status, known, bound, f"rule {name}", f"{why}; {error}")
+    outcome = solve(model, Budget(time_limit_s, workers, seed))
+    if outcome.bound.ns > bound.ns:
+        bound = outcome.bound
+    reason = why
+    if outcome.plan is not None and outcome.objective_ns is not None:
+        found_ns = evaluate(problem, outcome.plan).makespan_ns
+        allowed = outcome.objective_ns + (0 if model.exact else outcome.plan.launches)
+        if found_ns > allowed:
+            raise SolverError(
+                f"CP-SAT promised {outcome.objective_ns} ns, the evaluator gives {found_ns} ns"
+            )
+        if found_ns <= makespan_ns:
+            known, makespan_ns = outcome.plan, found_ns
+    status = proved_status(makespan_ns, known.launches, bound)
+    if status is not Status.OPTIMAL:
+        reason += f"; stopped at the limit of {time_limit_s:g} s"
+    elif not outcome.fewest:
+        reason += "; the number of launches is not proved least"
+    return result(status, known, bound, "cpsat", reason)
+
+
+def best_known(problem: Problem) -> tuple[str, Plan]:
+    """Return the simple rule's name and plan with the least makespan, then fewest launches.
+
+    Also tried is the plan that the recurrence would give if ready times were fixed. One launch for
+    each collective in ready order always works, so there is always a plan.
+    """
+    candidates: list[tuple[int, int, str, Plan]] = []
+    makers = [(rule.name, rule.make) for rule in RULES]
+    for name, make in [*makers, ("fixed ready times", _as_if_settled)]:
+        try:
+            plan = make(problem)
+            makespan_ns = evaluate(problem, plan).makespan_ns
+        except (NotApplicableError, DeadlockError):
+            continue
+        candidates.append((makespan_ns, plan.launches, name, plan))
+    _, _, name, plan = min(candidates, key=lambda candidate: candidate[:2])
+    return name, plan
+
+
+def _as_if_settled(problem: Problem) -> Plan:
+    """Return the exact plan for the nominal ready times, as a heuristic where they may move."""
+    if problem.settled:
+        raise NotApplicableError("ready times are fixed")
+    from commsched.models import Collective, Compute
+
+    ready = dict(zip(problem.names, problem.ready_ns, strict=True))
+    tasks: list[Compute | Collective] = []
+    for position in problem.ready_order:
+        task = problem.collectives[position]
+        gate = f"ready {position}"
+        tasks.append(Compute(gate, ready[task.name], stream=gate))
+        tasks.append(
+            Collective(task.name, task.bytes, task.kind, task.group, task.dtype, after=(gate,))
+        )
+    names = set(problem.names)
+    if any(isinstance(task, Compute) and task.name in names for task in tasks):
+        raise NotApplicableError("names clash")
+    relaxed = Problem(tasks, problem.costs, channels=problem.groups_of_channel)
+    if why_not_exact(relaxed, "in-order") is not None:
+        raise NotApplicableError("no recurrence for this class")
+    return exact_plan(relaxed).plan

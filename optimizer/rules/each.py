@@ -1,0 +1,20 @@
+"""One launch for each collective: wait-free back-propagation without fusion."""
+
+from __future__ import annotations
+
+from commsched.models import Plan, Problem
+
+
+def one_each(problem: Problem) -> Plan:
+    """Return the plan that launches every collective by itself, in ready order.
+
+    It hides the most and pays the start-up latency the most often. Known as wait-free
+    back-propagation (Poseidon, USENIX ATC 2017).
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> one_each(GradientProblem([Gradient("a", 1, 2), Gradient("b", 1, 1)], AlphaBeta(1, 1)))
+    Plan(buckets=(Bucket(names=('b',), not_before_ns=0), Bucket(names=('a',), not_before_ns=0)))
+    """
+    return Plan.of([problem.names[k]] for k in problem.ready_order)

@@ -1,0 +1,54 @@
+"""A problem's digest: what a plan file names its problem by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from math import gcd
+from typing import Any
+
+from commsched.models import Compute, CostCurve, GradientProblem, Problem
+
+
+def problem_digest(problem: Problem) -> str:
+    """Return a SHA-256 over everything that decides what a plan does to the problem.
+
+    It does not depend on formatting, on the order of keys, on how a number or a cost is written
+    (``2000``, ``2000.0``, ``2e3``), or on the problem's title. It does depend on the order in which
+    tasks are listed, for that breaks ties.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> problem = GradientProblem([Gradient("a", 4, 2000)], AlphaBeta(1, 1))
+    >>> problem_digest(problem)[:23]
+    'sha256:52ce0d5cdb6cd7c2'
+    """
+    used = sorted({(key.group, key.kind) for key in problem.chains})
+    content: dict[str, Any] = {
+        "costs": [[group, kind, _cost(problem.costs[group, kind])] for group, kind in used],
+        "channels": sorted(problem.channels.items()),
+    }
+    if isinstance(problem, GradientProblem):
+        content["gradients"] = [
+            [g.name, g.bytes, g.ready_ns, g.dtype] for g in problem.gradients or ()
+        ]
+        content["backward_end_ns"] = problem.backward_end_ns
+    else:
+        content["tasks"] = [
+            [task.name, sorted(set(task.after)), task.duration_ns, task.stream]
+            if isinstance(task, Compute)
+            else [task.name, sorted(set(task.after)), *task.key, task.bytes]
+            for task in problem.tasks
+        ]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cost(curve: CostCurve) -> list[list[str]]:
+    rows = []
+    for piece in curve.pieces:
+        common = gcd(piece.intercept, piece.slope, piece.scale)
+        values = (piece.intercept, piece.slope, piece.scale)
+        rows.append([str(piece.first_bytes), *(str(value // common) for value in values)])
+    return rows

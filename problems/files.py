@@ -1,0 +1,100 @@
+"""Reading and writing files safely: bounded, by content, and never half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from commsched.models.errors import InputError
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""The largest problem, plan or cost file that is read."""
+
+T = TypeVar("T")
+
+
+def read_bytes(path: str | Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Return a file's content; ``-`` means standard input.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is a folder, is empty or is larger than ``limit`` bytes.
+    """
+    name = str(path)
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(limit + 1)
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror or error}") from None
+    if len(data) > limit:
+        raise InputError(f"{name}: is larger than {limit} bytes")
+    if not data.strip():
+        raise InputError(f"{name}: is empty")
+    return data
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file at once: to a temporary file beside it, which then takes its name.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written; an existing one is then unharmed.
+    """
+    target = Path(path)
+    temporary: str | None = None
+    try:
+        if target.is_dir():
+            raise InputError(f"{target}: is a folder")
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(target)
+        temporary = None
+    except OSError as error:
+        raise InputError(f"{target}: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+
+
+def decode(data: bytes, type_: type[T], path: str | Path) -> T:
+    """Return JSON decoded to a type, or say in one line what does not fit, and where.
+
+    Raises
+    ------
+    InputError
+        If the JSON is malformed, truncated, nested too deeply, or of another shape.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {_readable(str(error))}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply") from None
+
+
+def _readable(message: str) -> str:
+    """Put the place first: ``Expected `int`, got `str` - at `$.a[0].b``` -> ``a[0].b: expected ...``."""
+    text, separator, place = message.rpartition(" - at `")
+    if not separator:
+        return message[:1].lower() + message[1:]
+    place = place.rstrip("`").removeprefix("$").lstrip(".")
+    text = text[:1].lower() + text[1:]
+    return f"{place}: {text}" if place else text

@@ -1,0 +1,47 @@
+"""The plan file: a plan, the digest of its problem, and what was claimed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commsched.models import Bucket, Plan
+from commsched.models.errors import InputError
+from commsched.models.units import ns_from_us
+from commsched.problems.cost_rows import check_head
+from commsched.problems.files import decode, read_bytes
+from commsched.problems.schema import PLAN_FORMAT, Head, PlanFile
+
+
+def read_plan(path: str | Path) -> PlanFile:
+    """Read a plan file; ``-`` means standard input.
+
+    Raises
+    ------
+    InputError
+        If the file is not a valid plan file.
+    """
+    data = read_bytes(path)
+    check_head(decode(data, Head, path), PLAN_FORMAT, path)
+    file = decode(data, PlanFile, path)
+    if not file.buckets:
+        raise InputError(f"{path}: the plan has no buckets")
+    for number, row in enumerate(file.buckets):
+        if not row.names:
+            raise InputError(f"{path}: buckets[{number}]: names is empty")
+    return file
+
+
+def plan_of(file: PlanFile) -> Plan:
+    """Return the plan of a plan file.
+
+    Raises
+    ------
+    InputError
+        If a bucket is held back until an invalid time.
+    """
+    return Plan(
+        tuple(
+            Bucket(tuple(row.names), ns_from_us(row.not_before_us, "not_before_us"))
+            for row in file.buckets
+        )
+    )

@@ -1,0 +1,143 @@
+"""What a reader gets out of a recording: the gradients, what was really launched, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from commsched.models.collectives import Kind
+from commsched.models.cost import CostCurve
+from commsched.models.gradients import GradientProblem
+from commsched.models.plan import Bucket, Plan
+from commsched.models.step import Gradient
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLaunch:
+    """A collective that really ran.
+
+    Attributes
+    ----------
+    names
+        The gradients in it, in recorded ready order.
+    kind, group, dtype
+        Its fusion key as recorded; ``group`` is the process group's name, ``dp`` if unknown.
+    bytes
+        Its size as recorded; where the recording has no size, that of its members.
+    issued_ns
+        When the processor issued it, in nanoseconds from the step's start. Negative where the
+        processor ran ahead of a GPU that had not started the step yet.
+    start_ns, end_ns
+        When it ran, in nanoseconds from the step's start; None if that was not recorded. A
+        collective's time includes waiting for the slowest rank.
+    exact
+        Whether the members' bytes add up to the launch's recorded bytes.
+    """
+
+    names: tuple[str, ...]
+    kind: Kind
+    group: str
+    dtype: str
+    bytes: int
+    issued_ns: int
+    start_ns: int | None
+    end_ns: int | None
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that was checked on the way in.
+
+    Attributes
+    ----------
+    text
+        What was checked and what came out.
+    passed
+        Whether it holds.
+    """
+
+    text: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What a reader read, kept, dropped and assumed.
+
+    Attributes
+    ----------
+    source
+        The file's name.
+    events_read
+        How many events the file held.
+    kept
+        How many of each thing were used.
+    dropped
+        How many were not used, by reason.
+    assumptions
+        Sentences on what the recording does not say and the reader took for granted.
+    checks
+        What was checked; a reader that can only partly trust its result says so here.
+    """
+
+    source: str
+    events_read: int
+    kept: Mapping[str, int]
+    dropped: Mapping[str, int]
+    assumptions: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One recorded training step.
+
+    Attributes
+    ----------
+    name
+        A title for people.
+    gradients
+        In recorded ready order.
+    launches
+        In the order in which they were issued.
+    backward_end_ns
+        When backward's own work ended, in nanoseconds from the step's start.
+    step_name
+        Which step of the recording this is.
+    report
+        What was read, kept, dropped and assumed.
+    """
+
+    name: str
+    gradients: tuple[Gradient, ...]
+    launches: tuple[RecordedLaunch, ...]
+    backward_end_ns: int
+    step_name: str
+    report: ImportReport
+
+    def problem(self, cost: CostCurve) -> GradientProblem:
+        """Return the problem of planning this step's all-reduces.
+
+        Parameters
+        ----------
+        cost
+            What an all-reduce costs.
+        """
+        last = max((gradient.ready_ns for gradient in self.gradients), default=0)
+        return GradientProblem(
+            self.gradients,
+            cost,
+            name=self.name,
+            backward_end_ns=max(self.backward_end_ns, last),
+        )
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that really ran; None unless every gradient is in exactly one exact launch."""
+        members = sorted(name for launch in self.launches for name in launch.names)
+        if members != sorted(gradient.name for gradient in self.gradients):
+            return None
+        if not all(launch.exact and launch.names for launch in self.launches):
+            return None
+        return Plan(tuple(Bucket(launch.names) for launch in self.launches))

@@ -1,0 +1,123 @@
+"""Tensors in PyTorch's traces: the many spellings of their types, and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+_SPELLINGS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "float32": (4, ("float",)),
+    "float64": (8, ("double",)),
+    "float16": (2, ("half",)),
+    "bfloat16": (2, ()),
+    "float8_e4m3fn": (1, ()),
+    "float8_e5m2": (1, ()),
+    "float8_e4m3fnuz": (1, ()),
+    "float8_e5m2fnuz": (1, ()),
+    "int64": (8, ("long", "long int", "long long", "int64_t")),
+    "int32": (4, ("int", "int32_t")),
+    "int16": (2, ("short", "short int")),
+    "int8": (1, ("char", "signed char")),
+    "uint8": (1, ("byte", "unsigned char")),
+    "bool": (1, ()),
+    "complex64": (8, ("complexfloat", "complex<float>")),
+    "complex128": (16, ("complexdouble", "complex<double>")),
+}
+_DTYPES = {
+    spelling: name for name, (_, spellings) in _SPELLINGS.items() for spelling in (name, *spellings)
+}
+_MAX_NUMEL = 2**62
+
+
+class TensorSize(NamedTuple):
+    """The size of a tensor.
+
+    Attributes
+    ----------
+    shape
+        Its dimensions; none for a scalar.
+    dtype
+        The name of its type, such as ``float32``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it has."""
+        return self.elements * itemsize(self.dtype)
+
+
+def dtype_name(text: object) -> str | None:
+    """Return the usual name of a type in any of the spellings of traces; None if unknown.
+
+    Examples
+    --------
+    >>> dtype_name("c10::BFloat16"), dtype_name("Tensor(float)"), dtype_name("Long")
+    ('bfloat16', 'float32', 'int64')
+    """
+    if not isinstance(text, str):
+        return None
+    text = text.strip().lower()
+    if text.startswith("tensor(") and text.endswith(")"):
+        text = text[len("tensor(") : -1]
+    return _DTYPES.get(text.removeprefix("torch.").removeprefix("c10::"))
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of one element of a type that :func:`dtype_name` returned."""
+    return _SPELLINGS[dtype][0]
+
+
+def is_floating(dtype: str) -> bool:
+    """Return whether gradients can have this type."""
+    return "float" in dtype or "complex" in dtype
+
+
+def shape_of(value: object) -> tuple[int, ...] | None:
+    """Return a list of dimensions as a shape; None if it is none."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(type(size) is int and size >= 0 for size in value):
+        return None
+    shape = tuple(value)
+    return shape if prod(shape) < _MAX_NUMEL else None
+
+
+def tensor_sizes(dims: object, types: object) -> list[TensorSize]:
+    """Return the tensors among an operation's recorded ``Input Dims`` and ``Input type``.
+
+    A list of tensors has a list of shapes but no element type (``TensorList``); it is left out
+    here, see :func:`list_elements`.
+    """
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return []
+    found = []
+    for shape, text in zip(dims, types, strict=False):
+        dtype = dtype_name(text)
+        sizes = shape_of(shape)
+        if dtype is not None and sizes is not None:
+            found.append(TensorSize(sizes, dtype))
+    return found
+
+
+def list_elements(dims: object) -> int | None:
+    """Return the elements of the first list of tensors in ``Input Dims``; None if not recorded.
+
+    Examples
+    --------
+    >>> list_elements([[[776912], [8]], [], []]), list_elements([[], []])
+    (776920, None)
+    """
+    if not isinstance(dims, list) or not dims or not isinstance(dims[0], list) or not dims[0]:
+        return None
+    shapes = [shape_of(shape) for shape in dims[0]]
+    known = [shape for shape in shapes if shape is not None]
+    return sum(map(prod, known)) if len(known) == len(shapes) else None

@@ -1,0 +1,215 @@
+"""Turning a worked-out step into a :class:`RecordedStep` with a report that hides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from commsched.models.errors import InputError
+from commsched.models.step import Gradient
+from commsched.problems.chrome_trace import ChromeTrace
+from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
+from commsched.problems.trace_draft import Draft
+from commsched.problems.trace_events import TraceEvents
+from commsched.problems.trace_launches import count_collectives
+
+_LOST = ("dropped", "cut off")
+_SUFFIXES = (".gz", ".json", ".trace", ".pt")
+
+
+def report_step(
+    trace: ChromeTrace, events: TraceEvents, draft: Draft, drafts: Sequence[Draft], why: str
+) -> RecordedStep:
+    """Return the chosen step.
+
+    Parameters
+    ----------
+    trace, events
+        The trace.
+    draft
+        The chosen step.
+    drafts
+        All steps that were worked out, to compare their launches.
+    why
+        A sentence on the choice.
+    """
+    names = _names(draft)
+    try:
+        gradients = tuple(
+            Gradient(name, size.bytes, ready, size.dtype)
+            for name, size, ready in zip(names, draft.sizes, draft.ready, strict=True)
+        )
+    except InputError as error:
+        raise InputError(f"{trace.path}: {draft.one.name}: {error}") from None
+    launches = tuple(
+        RecordedLaunch(
+            names=tuple(names[k] for k in launch.members),
+            kind="allreduce",
+            group=launch.launch.group,
+            dtype=launch.dtype(draft.sizes),
+            bytes=launch.bytes(draft.sizes),
+            issued_ns=launch.launch.op.start - draft.origin,
+            start_ns=None if launch.ran is None else launch.ran[0],
+            end_ns=None if launch.ran is None else launch.ran[1],
+            exact=launch.exact,
+        )
+        for launch in draft.launches
+    )
+    report = ImportReport(
+        source=trace.path.name,
+        events_read=len(trace.events),
+        kept=_kept(events, draft, drafts),
+        dropped=_dropped(trace, events, draft),
+        assumptions=tuple(_assumptions(trace, events, draft, why)),
+        checks=tuple(_checks(trace, events, draft, drafts)),
+    )
+    return RecordedStep(
+        name=f"{_stem(trace.path)} {draft.one.name}",
+        gradients=gradients,
+        launches=launches,
+        backward_end_ns=draft.backward_end,
+        step_name=draft.one.name,
+        report=report,
+    )
+
+
+def _names(draft: Draft) -> list[str]:
+    width = max(3, len(str(len(draft.sizes) - 1)))
+    return [
+        f"grad{k:0{width}d} [{'x'.join(map(str, size.shape)) or 'scalar'}]"
+        for k, size in enumerate(draft.sizes)
+    ]
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name or path.name
+
+
+def _kept(events: TraceEvents, draft: Draft, drafts: Sequence[Draft]) -> dict[str, int]:
+    kept = {
+        "gradients": len(draft.sizes),
+        "launches": len(draft.launches),
+        "steps worked out": len(drafts),
+        "steps in the trace": len(events.steps),
+    }
+    if draft.on_gpu:
+        kept["kernels of the step"] = draft.kernels
+    return kept
+
+
+def _dropped(trace: ChromeTrace, events: TraceEvents, draft: Draft) -> dict[str, int]:
+    dropped = Counter(events.dropped)
+    dropped.update(draft.dropped)
+    for place, count in draft.one.elsewhere.items():
+        dropped[f"all-reduces {place}"] += count
+    for kind, count in count_collectives(events, draft.one.start, draft.one.end).items():
+        if kind != "allreduce":
+            dropped[f"{kind} collectives"] += count
+    for what, count in trace.repairs.items():
+        if what.endswith(_LOST[0]) or _LOST[1] in what:
+            dropped[what] += count
+    return {reason: count for reason, count in dropped.items() if count}
+
+
+def _assumptions(trace: ChromeTrace, events: TraceEvents, draft: Draft, why: str) -> list[str]:
+    one = draft.one
+    notes = [why]
+    if draft.on_gpu:
+        notes.append(
+            "time starts with the step's first kernel; a gradient is ready when the last kernel "
+            "ends that backward launched before its hook"
+        )
+    else:
+        notes.append("time starts with the step; a gradient is ready when its hook starts")
+    if draft.shapes_from is not None:
+        notes.append(
+            f"the gradients' sizes are those of {draft.shapes_from.name}, in the same order"
+        )
+    notes.append(
+        "a bucket's members are the gradients since the bucket before, or those left when a run "
+        "of gradients is taken out whose bytes are too many; gradients of one size may be swapped"
+    )
+    if draft.sent_as is not None:
+        notes.append(f"a communication hook sent the gradients as {draft.sent_as}: sizes are so")
+    scattered = sum(_is_scattered(launch.members) for launch in draft.launches)
+    if scattered:
+        notes.append(f"{scattered} launches hold gradients that do not follow each other")
+    if any(not launch.in_hook for launch in draft.launches):
+        late = sum(not launch.in_hook for launch in draft.launches)
+        notes.append(
+            f"{late} all-reduces were issued after the last gradient's hook began and were told "
+            "apart by size"
+        )
+    forwards = sum(one.start <= op.start < one.hooks[0].start for op in events.forwards)
+    if forwards > 1 and draft.passes_with_launches == 1:
+        notes.append(f"{forwards} DistributedDataParallel modules take part")
+    if any(not launch.launch.issued for launch in draft.launches):
+        notes.append("the issue of the all-reduces was not recorded: gloo's own times stand for it")
+    world = trace.metadata.get("distributedInfo")
+    if isinstance(world, dict) and world.get("world_size") == 1:
+        notes.append("one rank only: its all-reduces moved nothing between ranks")
+    notes += [
+        f"mended while reading: {what} ({count})"
+        for what, count in trace.repairs.items()
+        if not (what.endswith(_LOST[0]) or _LOST[1] in what)
+    ]
+    return notes
+
+
+def _is_scattered(members: tuple[int, ...]) -> bool:
+    return bool(members) and members[-1] - members[0] + 1 != len(members)
+
+
+def _checks(
+    trace: ChromeTrace, events: TraceEvents, draft: Draft, drafts: Sequence[Draft]
+) -> list[Check]:
+    launches = draft.launches
+    count = len(launches)
+    gradients = len(draft.sizes)
+    exact = sum(launch.exact for launch in launches)
+    timed = sum(launch.ran is not None for launch in launches)
+    checks = [
+        Check(f"buckets reproduced to the byte: {exact} of {count}", exact == count),
+        Check(
+            f"gradients that a launch holds: {gradients - draft.left} of {gradients}",
+            draft.left == 0,
+        ),
+        Check(f"launches with recorded times: {timed} of {count}", timed == count),
+        Check(
+            f"ready times that rise in the order of the hooks: {gradients - draft.raised} of "
+            f"{gradients}, the others were raised",
+            draft.raised == 0,
+        ),
+    ]
+    shapes = {tuple(launch.bytes(d.sizes) for launch in d.launches) for d in drafts}
+    if len(drafts) > 1:
+        checks.append(
+            Check(f"the same launches in all {len(drafts)} complete steps", len(shapes) == 1)
+        )
+    groups = {launch.launch.group for launch in launches}
+    checks.append(Check(f"one process group: {len(groups)} found", len(groups) == 1))
+    if draft.passes_with_launches > 1:
+        checks.append(
+            Check(
+                f"one backward pass with all-reduces in the step: {draft.passes_with_launches} "
+                "found, the last one was taken",
+                passed=False,
+            )
+        )
+    if not draft.on_gpu and (
+        events.launch_calls or any(launch.launch.on_gpu for launch in launches)
+    ):
+        checks.append(
+            Check(
+                "kernels of backward: none were recorded, so all times are the processor's and "
+                "not the GPU's",
+                passed=False,
+            )
+        )
+    if trace.repairs:
+        checks.append(Check(f"the file is intact: {sum(trace.repairs.values())} faults", False))
+    return checks
