@@ -90,9 +90,7 @@ ScopeOption = Annotated[
     str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
 ]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for CP-SAT.")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -338,7 +336,7 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     sys.stderr.write(f"commsched: warning: {message}\n")
 
 

@@ -52,8 +52,10 @@ def print_recorded(console: Console, recorded: RecordedStep) -> None:
         console.print(Text(f"  not used: {dropped}", style="dim"))
     for check in report.checks:
         console.print(
-            Text(f"  {'ok   ' if check.passed else 'DOUBT'} {check.text}",
-                 style="" if check.passed else "bold yellow")
+            Text(
+                f"  {'ok   ' if check.passed else 'DOUBT'} {check.text}",
+                style="" if check.passed else "bold yellow",
+            )
         )
     for assumption in report.assumptions:
         console.print(Text(f"  assumed: {assumption}", style="dim"))
@@ -150,7 +152,9 @@ def _clipped(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
-def print_settings(console: Console, problem: Problem, result: Result, comparison: Comparison) -> None:
+def print_settings(
+    console: Console, problem: Problem, result: Result, comparison: Comparison
+) -> None:
     """Print the settings to paste, or why there are none."""
     if problem.gradients is None or result.plan is None:
         return

@@ -13,7 +13,6 @@ from commsched.optimizer.result import Bound, Status, check_scope, proved_status
 from commsched.problems import plan_of, problem_digest
 from commsched.problems.schema import PlanFile
 
-
 UNSTATED = ("", -1, UNSET)
 """Defaults of a plan file's optional fields, none of which is a possible value."""
 
@@ -106,7 +105,7 @@ def _check_bound(problem: Problem, file: PlanFile, timeline: Timeline, path: str
         )
     claimed = Bound(claimed_ns, file.bound_proof)
     launches = len(timeline.launches)
-    status = proved_status(timeline.makespan_ns, launches, claimed)
+    status = proved_status(timeline, claimed)
     if file.status == Status.OPTIMAL and status is not Status.OPTIMAL:
         raise PlanError(f"{path}: status is 'optimal', but the stated bound is not met")
     exact = why_not_exact(problem, scope) is None

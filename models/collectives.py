@@ -8,10 +8,14 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from commsched.models.errors import InputError
+from commsched.models.units import check_bytes, exact, exact_at_least_zero, shown
 
 Kind = Literal["allreduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv"]
 """The kind of a collective."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+MAX_RANKS = 2**24
 
 
 def check_kind(value: object, what: str) -> Kind:
@@ -27,17 +31,38 @@ def check_kind(value: object, what: str) -> Kind:
     return value
 
 
+def check_ranks(value: object) -> int:
+    """Return a number of ranks that is a whole number from 2 to ``MAX_RANKS``.
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    number = exact(value, "ranks")
+    if number.denominator != 1 or not 2 <= number <= MAX_RANKS:
+        raise InputError(f"ranks: {shown(value)} must be a whole number from 2 to {MAX_RANKS}")
+    return int(number)
+
+
 def bus_factor(kind: Kind, ranks: int) -> Fraction:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
 
     Source: nccl-tests, doc/PERFORMANCE.md. It is also the part of ``bytes`` (the whole
     operation's size) that a rank of a ring sends.
 
+    Raises
+    ------
+    InputError
+        If the kind is unknown or there are fewer than 2 ranks.
+
     Examples
     --------
     >>> bus_factor("allreduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (Fraction(3, 2), Fraction(3, 4), Fraction(1, 1))
     """
+    check_kind(kind, "kind")
+    check_ranks(ranks)
     if kind == "allreduce":
         return Fraction(2 * (ranks - 1), ranks)
     if kind in ("reduce_scatter", "all_gather", "all_to_all"):
@@ -68,11 +93,7 @@ def sent_bytes(kind: Kind, size: int, ranks: int) -> Fraction:
     >>> int(sent_bytes("allreduce", 1024, 4)), int(sent_bytes("all_to_all", 1024, 4))
     (1536, 768)
     """
-    if size < 0:
-        raise InputError(f"size: {size} must be at least 0")
-    if ranks < 2:
-        raise InputError(f"ranks: {ranks} must be at least 2")
-    return size * bus_factor(check_kind(kind, "kind"), ranks)
+    return exact_at_least_zero(size, "size") * bus_factor(kind, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +148,23 @@ def all_to_all_ledger(tokens: Sequence[Sequence[int]], bytes_per_token: int) -> 
     ranks = len(tokens)
     if ranks < 2:
         raise InputError(f"tokens: {ranks} rank(s) given, at least 2 needed")
+    counts = []
     for source, row in enumerate(tokens):
         if len(row) != ranks:
             raise InputError(f"tokens: row {source} has {len(row)} columns, {ranks} needed")
-        for target, count in enumerate(row):
-            if isinstance(count, bool) or int(count) != count or count < 0:
-                raise InputError(
-                    f"tokens: row {source}, column {target}: {count} must be a whole number >= 0"
-                )
-    if isinstance(bytes_per_token, bool) or not bytes_per_token > 0:
-        raise InputError(f"bytes_per_token: {bytes_per_token} must be above 0")
-    received = tuple(sum(row[rank] for row in tokens) for rank in range(ranks))
-    remote = tuple((received[rank] - tokens[rank][rank]) * bytes_per_token for rank in range(ranks))
+        counts.append(
+            [
+                check_bytes(count, f"tokens: row {source}, column {target}")
+                for target, count in enumerate(row)
+            ]
+        )
+    each = exact(bytes_per_token, "bytes_per_token")
+    if each <= 0 or each.denominator != 1:
+        raise InputError(
+            f"bytes_per_token: {shown(bytes_per_token)} must be a whole number above 0"
+        )
+    received = tuple(sum(row[rank] for row in counts) for rank in range(ranks))
+    remote = tuple((received[rank] - counts[rank][rank]) * int(each) for rank in range(ranks))
     total = sum(received)
     return AllToAllLedger(
         received_tokens=received,

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
+from operator import index
 
-from commsched.models.collectives import Kind, bus_factor, check_kind
+from commsched.models.collectives import Kind, bus_factor, check_kind, check_ranks
 from commsched.models.errors import InputError
 from commsched.models.units import (
-    MAX_NS,
     NS_PER_US,
     Number,
     check_bytes,
     exact,
-    exact_at_least_zero,
+    ns_from_us,
+    shown,
 )
 
 
@@ -44,7 +46,7 @@ class Piece:
     scale: int
 
     def ns(self, size: int) -> int:
-        """Return the time for ``size`` bytes, rounded up to a whole nanosecond."""
+        """Return the time for ``size`` bytes (an int), rounded up to a whole nanosecond."""
         return -((-self.intercept - self.slope * size) // self.scale)
 
     def exact_ns(self, size: int) -> Fraction:
@@ -91,10 +93,12 @@ class CostCurve:
         >>> AlphaBeta(8, 53.6870912).ns(33554432)
         633000
         """
+        size = index(size)  # a numpy integer would overflow
         return self.piece(size).ns(size)
 
     def exact_ns(self, size: int) -> Fraction:
         """Return the time of one launch of ``size`` bytes in nanoseconds, unrounded."""
+        size = index(size)
         return self.piece(size).exact_ns(size)
 
     @cached_property
@@ -108,14 +112,15 @@ class CostCurve:
         if self.affine is not None:
             return self.pieces
         corners: list[tuple[int, Fraction]] = []
-        for index, piece in enumerate(self.pieces):
+        for number, piece in enumerate(self.pieces):
             ends = [piece.first_bytes]
-            if index + 1 < len(self.pieces):
-                ends.append(self.pieces[index + 1].first_bytes)
+            if number + 1 < len(self.pieces):
+                # Sizes are whole bytes, so a piece ends a byte before the next one begins.
+                ends.append(self.pieces[number + 1].first_bytes - 1)
             corners.extend((end, piece.exact_ns(end)) for end in ends)
         last = Fraction(self.pieces[-1].slope, self.pieces[-1].scale)
         hull = _lower_hull(corners)
-        slopes = {(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in zip(hull, hull[1:], strict=False)}
+        slopes = {(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in pairwise(hull)}
         lines = [
             _affine(intercept, slope)
             for slope in sorted(slope for slope in slopes | {last, Fraction(0)} if slope <= last)
@@ -155,10 +160,8 @@ class AlphaBeta(CostCurve):
     bandwidth_gb_s: Number
 
     def __post_init__(self) -> None:
-        if exact_at_least_zero(self.alpha_us, "alpha_us") * NS_PER_US > MAX_NS:
-            raise InputError(f"alpha_us: {self.alpha_us} must be at most 13 days")
-        if exact(self.bandwidth_gb_s, "bandwidth_gb_s") <= 0:
-            raise InputError(f"bandwidth_gb_s: {self.bandwidth_gb_s} must be above 0")
+        ns_from_us(self.alpha_us, "alpha_us")
+        _check_bandwidth(self.bandwidth_gb_s, "bandwidth_gb_s")
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -205,11 +208,9 @@ class BusBandwidth(CostCurve):
     algorithm: str = "ring"
 
     def __post_init__(self) -> None:
-        exact_at_least_zero(self.alpha_us, "alpha_us")
-        if exact(self.bus_bandwidth_gb_s, "bus_bandwidth_gb_s") <= 0:
-            raise InputError(f"bus_bandwidth_gb_s: {self.bus_bandwidth_gb_s} must be above 0")
-        if type(self.ranks) is not int or not 2 <= self.ranks <= 2**24:
-            raise InputError(f"ranks: {self.ranks!r} must be a whole number from 2 to {2**24}")
+        ns_from_us(self.alpha_us, "alpha_us")
+        _check_bandwidth(self.bus_bandwidth_gb_s, "bus_bandwidth_gb_s")
+        object.__setattr__(self, "ranks", check_ranks(self.ranks))
         check_kind(self.kind, "kind")
         if self.algorithm != "ring":
             raise InputError(f"algorithm: {self.algorithm!r} is unknown, only 'ring' is")
@@ -222,30 +223,33 @@ class BusBandwidth(CostCurve):
         return (_affine(alpha, bus_factor(self.kind, self.ranks) / bandwidth),)
 
 
+@dataclass(frozen=True)
 class _Measured(CostCurve):
     """What the curves share that are given as rows of (bytes, microseconds)."""
 
-    _what: str
     rows: tuple[tuple[int, Number], ...]
 
-    def _check_rows(self, least: int) -> None:
-        what = self._what
-        if len(self.rows) < least:
-            raise InputError(f"{what}: {len(self.rows)} given, at least {least} needed")
-        previous: tuple[int, Number] | None = None
-        for size, us in sorted((check_bytes(size, f"{what}: bytes"), us) for size, us in self.rows):
-            if exact_at_least_zero(us, f"{what}: us at {size} bytes") * NS_PER_US > MAX_NS:
-                raise InputError(f"{what}: us at {size} bytes: {us} must be at most 13 days")
-            if previous is not None:
-                if size == previous[0]:
-                    raise InputError(f"{what}: {size} bytes is listed twice")
-                if exact(us, what) < exact(previous[1], what):
-                    raise InputError(
-                        f"{what}: the cost decreases from {previous[1]} us at {previous[0]} bytes "
-                        f"to {us} us at {size} bytes; it must not"
-                    )
-            previous = (size, us)
-        if previous is not None and previous[0] == 0:
+    def _check(self, what: str, least: int) -> None:
+        rows = []
+        for number, row in enumerate(self.rows):
+            if isinstance(row, str) or not isinstance(row, Iterable) or len(pair := [*row]) != 2:
+                raise InputError(f"{what}: row {number} is {row!r:.60}, not bytes and microseconds")
+            size = check_bytes(pair[0], f"{what}: row {number}: bytes")
+            ns_from_us(pair[1], f"{what}: us at {size} bytes")
+            rows.append((size, pair[1]))
+        object.__setattr__(self, "rows", tuple(rows))
+        if len(rows) < least:
+            raise InputError(f"{what}: {len(rows)} given, at least {least} needed")
+        ordered = sorted(rows, key=lambda row: row[0])
+        for (size, us), (next_size, next_us) in pairwise(ordered):
+            if size == next_size:
+                raise InputError(f"{what}: {size} bytes is listed twice")
+            if exact(next_us, what) < exact(us, what):
+                raise InputError(
+                    f"{what}: the cost decreases from {us} us at {size} bytes "
+                    f"to {next_us} us at {next_size} bytes; it must not"
+                )
+        if ordered[-1][0] == 0:
             raise InputError(f"{what}: a size above 0 bytes is needed")
 
     @cached_property
@@ -258,6 +262,7 @@ class _Measured(CostCurve):
         return self._sorted[-1][0]
 
 
+@dataclass(frozen=True)
 class PiecewiseLinear(_Measured):
     """Straight lines through measured points.
 
@@ -266,8 +271,8 @@ class PiecewiseLinear(_Measured):
 
     Parameters
     ----------
-    points
-        At least two rows ``(bytes, microseconds)`` with different sizes and times that do not
+    rows
+        At least two points ``(bytes, microseconds)`` with different sizes and times that do not
         decrease with size.
 
     Raises
@@ -282,26 +287,21 @@ class PiecewiseLinear(_Measured):
     (10000, 12000, 18000)
     """
 
-    _what = "points"
-
-    def __init__(self, points: Sequence[tuple[int, Number]]) -> None:
-        self.rows = tuple((size, us) for size, us in points)
-        self._check_rows(least=2)
-
-    def __repr__(self) -> str:
-        return f"PiecewiseLinear({list(self.rows)!r})"
+    def __post_init__(self) -> None:
+        self._check("points", least=2)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """A flat piece up to the first point, then one piece for each pair of points."""
         points = self._sorted
         pieces = [] if points[0][0] == 0 else [_affine(points[0][1], Fraction(0))]
-        for (x1, y1), (x2, y2) in zip(points, points[1:], strict=False):
+        for (x1, y1), (x2, y2) in pairwise(points):
             slope = (y2 - y1) / (x2 - x1)
             pieces.append(_affine(y1 - slope * x1, slope, first_bytes=x1))
         return tuple(pieces)
 
 
+@dataclass(frozen=True)
 class StepTable(_Measured):
     """A table: a launch costs what the smallest listed size that holds it costs.
 
@@ -325,14 +325,8 @@ class StepTable(_Measured):
     (10000, 25000, 50000)
     """
 
-    _what = "table"
-
-    def __init__(self, rows: Sequence[tuple[int, Number]]) -> None:
-        self.rows = tuple((size, us) for size, us in rows)
-        self._check_rows(least=1)
-
-    def __repr__(self) -> str:
-        return f"StepTable({list(self.rows)!r})"
+    def __post_init__(self) -> None:
+        self._check("table", least=1)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -361,6 +355,11 @@ def _lower_hull(points: list[tuple[int, Fraction]]) -> list[tuple[int, Fraction]
             hull.pop()
         hull.append((x, y))
     return hull
+
+
+def _check_bandwidth(value: object, what: str) -> None:
+    if exact(value, what) <= 0:
+        raise InputError(f"{what}: {shown(value)} must be above 0")
 
 
 def _affine(intercept: Fraction, slope: Fraction, first_bytes: int = 0) -> Piece:

@@ -19,7 +19,15 @@ from commsched.models.gradients import GradientProblem
 from commsched.models.plan import Plan, close_at_or_above
 from commsched.models.step import Gradient
 from commsched.models.timeline import evaluate
-from commsched.models.units import GIB, MIB, NS_PER_MS, exact, exact_at_least_zero
+from commsched.models.units import (
+    GIB,
+    MAX_NS,
+    MIB,
+    NS_PER_MS,
+    check_bytes,
+    exact,
+    exact_at_least_zero,
+)
 
 DIGITS = 4
 # The engine counts whole ticks and whole bytes. So that its rounding never shows in the fourth
@@ -55,8 +63,8 @@ def communication_time_ms(
     5.512
     """
     exact_at_least_zero(payload_mib, "payload_mib")
-    if isinstance(launches, bool) or not isinstance(launches, int) or launches < 1:
-        raise InputError(f"launches: {launches!r} must be a whole number of at least 1")
+    if check_bytes(launches, "launches") < 1:
+        raise InputError(f"launches: {launches!r} must be at least 1")
     curve = AlphaBeta(latency_us, _gb_s(bandwidth_gib_s))
     launch_ns = launches * curve.exact_ns(0)
     each = exact(payload_mib, "payload_mib") * MIB / launches
@@ -102,11 +110,15 @@ def schedule_gradient_buckets(
     """
     if exact(bucket_cap_mib, "bucket_cap_mib") <= 0:
         raise InputError(f"bucket_cap_mib: {bucket_cap_mib} must be above 0")
+    for number, layer in enumerate(layers):
+        missing = {"name", "ready_ms", "size_mib"} - set(layer)
+        if missing:
+            raise InputError(f"layer {number}: {', '.join(sorted(missing))} missing")
     gradients = [
         Gradient(
             str(layer["name"]),
-            _units(exact_at_least_zero(layer["size_mib"], "size_mib"), UNITS_PER_MIB),
-            _units(exact_at_least_zero(layer["ready_ms"], "ready_ms"), TICKS_PER_MS),
+            _units(layer["size_mib"], UNITS_PER_MIB, f"layer {layer['name']!r}: size_mib"),
+            _units(layer["ready_ms"], TICKS_PER_MS, f"layer {layer['name']!r}: ready_ms"),
         )
         for layer in layers
     ]
@@ -118,7 +130,8 @@ def schedule_gradient_buckets(
     problem = GradientProblem(gradients, curve)
     order = problem.ready_order
     ends = close_at_or_above(
-        [problem.bytes[k] for k in order], [_units(exact(bucket_cap_mib, "cap"), UNITS_PER_MIB)]
+        [problem.bytes[k] for k in order],
+        [max(1, _units(bucket_cap_mib, UNITS_PER_MIB, "bucket_cap_mib"))],
     )
     names = [problem.names[k] for k in order]
     plan = Plan.of(names[i:j] for i, j in zip([0, *ends], ends, strict=False))
@@ -203,6 +216,9 @@ def communication_exposure(
     >>> communication_exposure([0, 12], [[1, 4], [3, 8]])["exposed_ms"]
     5
     """
+    for start, end in [communication, *compute]:
+        exact(start, "start")
+        exact(end, "end")
     start, end = communication
     if end < start:
         raise InputError(f"communication: [{start}, {end}] ends before it starts")
@@ -225,8 +241,11 @@ def _gb_s(gib_s: object) -> Fraction:
     return value * GIB / 10**9
 
 
-def _units(value: Fraction, per: int) -> int:
-    return math.floor(value * per + Fraction(1, 2))
+def _units(value: object, per: int, what: str) -> int:
+    units = math.floor(exact_at_least_zero(value, what) * per + Fraction(1, 2))
+    if units > MAX_NS:
+        raise InputError(f"{what}: {value} must be at most {MAX_NS // per}")
+    return units
 
 
 def _rounded(ticks: int, per: int) -> float:

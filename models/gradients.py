@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from types import MappingProxyType
 
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import InputError
-from commsched.models.problem import Problem
+from commsched.models.problem import Problem, check_total
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.units import check_ns
 
@@ -70,8 +69,9 @@ class GradientProblem(Problem):
                     f"backward_end_ns: {backward_end_ns} lies before the last gradient, "
                     f"which is ready at {last}"
                 )
-        self.costs = MappingProxyType({(GROUP, KIND): cost})
-        self.channels = MappingProxyType({GROUP: GROUP})
+        check_total(cost, self.bytes, "all-reduce")
+        self.costs = {(GROUP, KIND): cost}
+        self.channels = {GROUP: GROUP}
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:  # type: ignore[override]

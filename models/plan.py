@@ -10,6 +10,19 @@ from commsched.models.errors import InputError
 from commsched.models.units import check_ns
 
 
+def names_of(names: object) -> tuple[str, ...]:
+    """Return names as a tuple; one text is refused, for it would fall apart into letters.
+
+    Raises
+    ------
+    InputError
+        If it is no list of names.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"{names!r:.100} must be a list of names")
+    return tuple(names)
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Collectives fused into one launch.
@@ -32,10 +45,13 @@ class Bucket:
     not_before_ns: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.names) is not tuple:
+            object.__setattr__(self, "names", names_of(self.names))
         if not self.names:
             raise InputError("a bucket needs at least one member")
-        if self.not_before_ns:
-            check_ns(self.not_before_ns, f"bucket of {self.names[0]!r}: not_before_ns")
+        if self.not_before_ns != 0 or type(self.not_before_ns) is not int:
+            what = f"bucket of {self.names[0]!r:.100}: not_before_ns"
+            object.__setattr__(self, "not_before_ns", check_ns(self.not_before_ns, what))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,7 @@ class Plan:
     @classmethod
     def of(cls, buckets: Iterable[Iterable[str]], not_before_ns: int = 0) -> Plan:
         """Return the plan with these buckets of names, each held back until ``not_before_ns``."""
-        return cls(tuple(Bucket(tuple(names), not_before_ns) for names in buckets))
+        return cls(tuple(Bucket(names_of(names), not_before_ns) for names in buckets))
 
     @property
     def launches(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 import networkx as nx
@@ -87,11 +86,15 @@ class Problem:
             raise InputError("the problem has no collective: there is nothing to plan")
         if sum(task.duration_ns for task in self.tasks if isinstance(task, Compute)) > MAX_NS:
             raise InputError("the compute tasks together take longer than 13 days")
-        self.costs: Costs = MappingProxyType(dict(costs))
+        self.costs: Costs = dict(costs)
         for task in self.collectives:
             check_cost(self.costs, task.group, task.kind, f"task {task.name!r}")
         self.channels = _channel_of_group({task.group for task in self.collectives}, channels or {})
         self._check_acyclic()
+        for key, chain in self.chains.items():
+            check_total(
+                self.cost(key), [self.bytes[k] for k in chain], f"{key.kind} in {key.group!r}"
+            )
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
@@ -253,12 +256,29 @@ def check_cost(costs: Costs, group: str, kind: Kind, what: str) -> None:
         raise InputError(f"{what}: no cost for {kind} in group {group!r} (given: {have})")
 
 
+def check_total(cost: CostCurve, sizes: Sequence[int], what: str) -> None:
+    """Check that a cost and the sizes that it is for are of this world.
+
+    Raises
+    ------
+    InputError
+        If sending everything takes longer than 13 days, whether at once or one by one.
+    """
+    longest = max(cost.ns(sum(sizes)), len(sizes) * cost.ns(max(sizes)))
+    if longest > MAX_NS:
+        raise InputError(f"{what}: sending everything takes longer than 13 days; check the units")
+
+
 def _channel_of_group(groups: set[str], channels: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
     channel_of: dict[str, str] = {}
     for channel, members in channels.items():
+        if isinstance(members, str):
+            raise InputError(f"channel {channel!r}: {members!r} must be a list of groups")
         for group in members:
             if group not in groups:
                 raise InputError(f"channel {channel!r}: group {group!r} has no collective")
+            if channel_of.get(group) == channel:
+                raise InputError(f"channel {channel!r}: group {group!r} is listed twice")
             if group in channel_of:
                 raise InputError(
                     f"channel {channel!r}: group {group!r} is on channel {channel_of[group]!r} too"
@@ -270,7 +290,7 @@ def _channel_of_group(groups: set[str], channels: Mapping[str, Sequence[str]]) -
                 f"channel {group!r} does not list group {group!r}, which would use it by default"
             )
         channel_of[group] = group
-    return MappingProxyType(channel_of)
+    return channel_of
 
 
 __all__ = ["KINDS", "Costs", "Nominal", "Problem", "check_cost"]

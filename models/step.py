@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from commsched.models.collectives import Kind, check_kind
 from commsched.models.errors import InputError
+from commsched.models.plan import names_of
 from commsched.models.units import MAX_BYTES, MAX_NS, check_bytes, check_ns
 
 
@@ -46,7 +47,10 @@ class Compute:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "task")
-        check_ns(self.duration_ns, f"task {self.name!r}: duration_ns")
+        _check_name(self.stream, f"task {self.name!r}: stream")
+        duration_ns = check_ns(self.duration_ns, f"task {self.name!r}: duration_ns")
+        object.__setattr__(self, "duration_ns", duration_ns)
+        object.__setattr__(self, "after", _checked_after(self.after, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,11 @@ class Collective:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "task")
-        check_bytes(self.bytes, f"task {self.name!r}: bytes")
+        object.__setattr__(self, "bytes", check_bytes(self.bytes, f"task {self.name!r}: bytes"))
         check_kind(self.kind, f"task {self.name!r}: kind")
+        _check_name(self.group, f"task {self.name!r}: group")
+        _check_name(self.dtype, f"task {self.name!r}: dtype")
+        object.__setattr__(self, "after", _checked_after(self.after, self.name))
 
     @property
     def key(self) -> FusionKey:
@@ -133,6 +140,7 @@ class Gradient:
             and type(self.name) is str
             and self.name
             and type(self.dtype) is str
+            and self.dtype
         ):
             return
         _check_name(self.name, "gradient")
@@ -145,4 +153,14 @@ class Gradient:
 
 def _check_name(name: object, what: str) -> None:
     if not isinstance(name, str) or not name:
-        raise InputError(f"{what}: the name {name!r} must be a non-empty text")
+        raise InputError(f"{what}: the name {name!r:.100} must be a non-empty text")
+
+
+def _checked_after(after: object, name: str) -> tuple[str, ...]:
+    try:
+        names = names_of(after)
+    except InputError as error:
+        raise InputError(f"task {name!r}: after: {error}") from None
+    for before in names:
+        _check_name(before, f"task {name!r}: after")
+    return names

@@ -15,10 +15,10 @@ from itertools import chain, islice
 import networkx as nx
 
 from commsched.models.errors import DeadlockError, ExtrapolationWarning, PlanError
-from commsched.models.exposure import merge_intervals, overlap
+from commsched.models.exposure import merge_intervals
 from commsched.models.plan import Plan
 from commsched.models.problem import Problem
-from commsched.models.step import Collective, Compute, FusionKey
+from commsched.models.step import Compute, FusionKey
 from commsched.models.units import format_bytes
 
 
@@ -119,6 +119,18 @@ class Timeline:
         return sum(launch.duration_ns for launch in self.launches)
 
     @cached_property
+    def extrapolated(self) -> Launch | None:
+        """The first launch that is more than twice as large as any measured size, or None."""
+        limits = {
+            key: 2 * limit
+            for key in self.problem.chains
+            if (limit := self.problem.cost(key).measured_to) is not None
+        }
+        if not limits:
+            return None
+        return next((n for n in self.launches if n.bytes > limits.get(n.key, n.bytes)), None)
+
+    @cached_property
     def peak_bytes(self) -> int:
         """The most bytes that are in flight at once.
 
@@ -177,12 +189,32 @@ def evaluate(problem: Problem, plan: Plan) -> Timeline:
     >>> timeline.makespan_ns, timeline.exposed_ns, timeline.launches[1].start_ns
     (4010, 3990, 1010)
     """
+    timeline = play(problem, plan)
+    if (launch := timeline.extrapolated) is not None:
+        limit = problem.cost(launch.key).measured_to
+        warnings.warn(
+            f"a launch of {format_bytes(launch.bytes)} is priced by the line through the last "
+            f"points: {launch.key.kind} in group {launch.key.group!r} was measured up to "
+            f"{format_bytes(limit or 0)}",
+            ExtrapolationWarning,
+            stacklevel=2,
+        )
+    return timeline
+
+
+def play(problem: Problem, plan: Plan) -> Timeline:
+    """Do what :func:`evaluate` does, without its warning: for candidates that nobody sees.
+
+    Raises
+    ------
+    PlanError, DeadlockError
+        As for :func:`evaluate`.
+    """
     members = _members(problem, plan)
     launches = _run_settled(problem, plan, members) if problem.settled else None
     delayed: dict[str, int] = {}
     if launches is None:
         launches, delayed = _run(problem, plan, members)
-    _warn_of_extrapolation(problem, launches)
     launches.sort(key=lambda launch: launch.start_ns)
     return Timeline(problem, plan, tuple(launches), delayed)
 
@@ -323,25 +355,3 @@ def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> None:
         for node in [*cycle, cycle[0]]
     ]
     raise DeadlockError(f"plan: launches wait for each other for ever: {' -> '.join(path)}", path)
-
-
-def _warn_of_extrapolation(problem: Problem, launches: Iterable[Launch]) -> None:
-    measured = {
-        key: limit for key in problem.chains if (limit := problem.cost(key).measured_to) is not None
-    }
-    if not measured:
-        return
-    for launch in launches:
-        limit = measured.get(launch.key)
-        if limit is not None and launch.bytes > 2 * limit:
-            warnings.warn(
-                f"a launch of {format_bytes(launch.bytes)} is priced by the line through the last "
-                f"points: {launch.key.kind} in group {launch.key.group!r} was measured up to "
-                f"{format_bytes(limit)}",
-                ExtrapolationWarning,
-                stacklevel=3,
-            )
-            return
-
-
-__all__ = ["Collective", "Launch", "Span", "Timeline", "evaluate", "overlap"]

@@ -24,6 +24,9 @@ MAX_BYTES = 2**50
 MAX_NS = 2**50
 """The longest time that input may name, in nanoseconds (about 13 days)."""
 
+MAX_DIGITS = 400
+"""Numbers that would need more digits than that are refused before they are expanded."""
+
 Number = int | float | Decimal | Fraction
 
 
@@ -49,25 +52,40 @@ def exact(value: object, what: str) -> Fraction:
     """
     if isinstance(value, bool):
         raise InputError(f"{what}: {value} is a boolean, a number is needed")
-    if isinstance(value, int):
+    if isinstance(value, int | Fraction):
         return Fraction(value)
-    if isinstance(value, Fraction):
-        return value
     if isinstance(value, numbers.Integral):
         return Fraction(int(value))
     if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
+        if (isinstance(value, Decimal) and value.is_nan()) or not math.isfinite(value):
             raise InputError(f"{what}: {value} is not a finite number")
-        return Fraction(str(float(value)) if isinstance(value, float) else value)
-    raise InputError(f"{what}: {value!r} is not a number")
+        if isinstance(value, float):
+            return Fraction(str(float(value)))
+        if abs(value.adjusted()) > MAX_DIGITS:
+            raise InputError(f"{what}: {value} has more than {MAX_DIGITS} digits")
+        return Fraction(value)
+    raise InputError(f"{what}: {value!r:.100} is not a number")
 
 
 def exact_at_least_zero(value: object, what: str) -> Fraction:
     """Return :func:`exact` of a value that must not be negative."""
     result = exact(value, what)
     if result < 0:
-        raise InputError(f"{what}: {value} must be at least 0")
+        raise InputError(f"{what}: {shown(value)} must be at least 0")
     return result
+
+
+def shown(value: object) -> str:
+    """Return a value for a message; a number of absurd length is described instead.
+
+    Examples
+    --------
+    >>> shown(12), shown(10**5000)
+    ('12', 'a number of 16610 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 4 * MAX_DIGITS:
+        return f"a number of {value.bit_length()} bits"
+    return f"{value!s:.100}"
 
 
 def ns_from_us(value: object, what: str) -> int:
@@ -85,7 +103,9 @@ def ns_from_us(value: object, what: str) -> int:
     """
     ns = math.ceil(exact_at_least_zero(value, what) * NS_PER_US)
     if ns > MAX_NS:
-        raise InputError(f"{what}: {value} must be at most {MAX_NS // NS_PER_US} us (13 days)")
+        raise InputError(
+            f"{what}: {shown(value)} must be at most {MAX_NS // NS_PER_US} us (13 days)"
+        )
     return ns
 
 
@@ -134,9 +154,9 @@ def _whole(value: object, what: str, limit: int, limit_text: str) -> int:
             raise InputError(f"{what}: {value} must be a whole number")
         value = int(number)
     if value < 0:
-        raise InputError(f"{what}: {value} must be at least 0")
+        raise InputError(f"{what}: {shown(value)} must be at least 0")
     if value > limit:
-        raise InputError(f"{what}: {value} must be at most {limit_text}")
+        raise InputError(f"{what}: {shown(value)} must be at most {limit_text}")
     return value
 
 
@@ -150,7 +170,7 @@ def format_bytes(count: int) -> str:
     """
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
+        if size < 1023.995 or unit == "TiB":
             return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")

@@ -2,9 +2,9 @@
 
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.comparison import Comparison, Row, compare, verdict
-from commsched.optimizer.optimize import METHODS, TIME_LIMIT_S, WORKERS, optimize
 from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
 from commsched.optimizer.rules import RULES, Rule, ddp, no_overlap, one_bucket, one_each
+from commsched.optimizer.solve import METHODS, TIME_LIMIT_S, WORKERS, optimize
 from commsched.optimizer.tuning import CapRange, CapTuning, best_cap
 
 __all__ = [

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from commsched.models import Plan, Problem, Timeline, evaluate
+from commsched.models import Plan, Problem, Timeline
 from commsched.models.errors import DeadlockError, NotApplicableError
+from commsched.models.timeline import play
 from commsched.models.units import MIB, format_bytes, format_ns
-from commsched.optimizer.optimize import optimize
 from commsched.optimizer.result import Result
 from commsched.optimizer.rules import RULES
+from commsched.optimizer.solve import optimize
 from commsched.optimizer.tuning import CapTuning, best_cap
 
 
@@ -131,7 +132,7 @@ def compare(
     skipped: list[tuple[str, str]] = []
 
     def add(name: str, title: str, setting: str, plan: Plan) -> None:
-        timeline = evaluate(problem, plan)
+        timeline = play(problem, plan)
         over = max(0, timeline.makespan_ns - best_ns)
         rows.append(Row(name, title, setting, plan, timeline, over))
 
@@ -143,7 +144,12 @@ def compare(
     cap: CapTuning | None = None
     try:
         cap = best_cap(problem)
-        add("ddp-best-cap", "PyTorch DDP, best single cap", caps_text(cap.best.low_bytes, cap.best.high_bytes), cap.plan)
+        add(
+            "ddp-best-cap",
+            "PyTorch DDP, best single cap",
+            caps_text(cap.best.low_bytes, cap.best.high_bytes),
+            cap.plan,
+        )
     except (NotApplicableError, DeadlockError) as error:
         skipped.append(("ddp-best-cap", str(error)))
     rows.sort(key=lambda row: (row.timeline.makespan_ns, row.launches, row.name))

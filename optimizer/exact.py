@@ -21,7 +21,6 @@ from commsched.optimizer.prefix import (
 from commsched.optimizer.recurrence import AffineChain
 from commsched.optimizer.result import Bound, Scope
 
-
 MAX_WHOLE_NS = 24
 """Channels up to this size are solved in whole nanoseconds, rounded up as the evaluator does, also
 where costs are affine. That is slower and gains at most a nanosecond a launch."""

@@ -23,6 +23,13 @@ from itertools import accumulate
 
 from commsched.models.cost import Piece
 
+LEVELS_WORTH_IT = 500
+"""Bisection pays if there are at least so many gradients a launch."""
+
+
+class _TooManyLaunches(Exception):  # noqa: N818
+    """The bisection is not worth it."""
+
 
 class AffineChain:
     """The gradients of one fusion key on a channel of its own, with an affine cost.
@@ -53,14 +60,18 @@ class AffineChain:
 
     def earliest_end(self) -> int:
         """Return the least time at which all gradients can have been sent, unrounded."""
+        return self._end_by_bisection() or self.end_by_recurrence()
+
+    def end_by_recurrence(self) -> int:
+        """Return :meth:`earliest_end` by the O(n) recurrence."""
         alpha, scale, sent = self.alpha, self.scale, self.sent
         ends = [0]
         # ends[late] is the first end after the current ready time, if there is one yet. The queue
         # holds the ends after it that can still be the minimum of f(i) - b S(i), and that value.
-        late, last, before = 1, 0, 0
+        late, before = 1, 0
         queue: deque[int] = deque()
         values: deque[int] = deque()
-        for ready, total in zip(self.ready_ns, sent[1:], strict=True):
+        for last, (ready, total) in enumerate(zip(self.ready_ns, sent[1:], strict=True)):
             ready *= scale
             if late <= last and ends[late] <= ready:
                 late += 1
@@ -81,7 +92,6 @@ class AffineChain:
             end = value + total
             queue.append(end)
             ends.append(end)
-            last += 1
         return ends[-1]
 
     def fewest_launches(self, deadline: int) -> list[int]:
@@ -105,20 +115,56 @@ class AffineChain:
         ValueError
             If the deadline lies before the earliest end.
         """
-        sent = self.sent
-        # The rest after position i can be sent in m launches from levels[m] on. Its first launch,
-        # up to some levels[q], starts at the deadline less q + 1 start-ups and the bytes after i;
-        # it may start once the gradient before levels[q] is ready.
-        levels = [len(sent) - 1]
-        need = deadline
+        levels = self._levels(deadline, len(self.ready_ns))
+        if levels is None:
+            raise ValueError("the deadline lies before the earliest end")
+        return self._earliest_starts(levels[-2::-1])
+
+    def _end_by_bisection(self) -> int | None:
+        """Return :meth:`earliest_end`, or None where the recurrence is quicker.
+
+        Whether a deadline can be met is decided in one bisection a launch, so with few launches
+        in a long chain a bisection on the deadline beats a pass over all gradients.
+        """
+        most = len(self.ready_ns) // LEVELS_WORTH_IT
+        if not most:
+            return None
+        ready, last_size = self.ready_ns[-1] * self.scale, self.sent[-1] - self.sent[-2]
+        low, high = ready + self.alpha + last_size, ready + self.alpha + self.sent[-1]
+        try:
+            while low < high:
+                middle = (low + high) // 2
+                if self._levels(middle, most) is None:
+                    low = middle + 1
+                else:
+                    high = middle
+        except _TooManyLaunches:
+            return None
+        return high
+
+    def _levels(self, deadline: int, most: int) -> list[int] | None:
+        """Return from where on m launches are enough, for m = 0, 1, ..., or None if none are.
+
+        The first launch of the rest after position i, up to some levels[q], starts at the deadline
+        less q + 1 start-ups and the bytes after i; it may start once the gradient before levels[q]
+        is ready.
+
+        Raises
+        ------
+        _TooManyLaunches
+            If more than ``most`` launches would have to be looked at.
+        """
+        sent, levels, need = self.sent, [len(self.ready_ns)], deadline
         while levels[-1]:
+            if len(levels) > most:
+                raise _TooManyLaunches
             ready = self.ready_ns[levels[-1] - 1] * self.scale
             need = min(need, ready + len(levels) * self.alpha)
             level = bisect_left(sent, need - deadline + sent[-1])
             if level >= levels[-1]:
-                raise ValueError("the deadline lies before the earliest end")
+                return None
             levels.append(level)
-        return self._earliest_starts(levels[-2::-1])
+        return levels
 
     def rounded_end_ns(self, ends: Sequence[int]) -> int:
         """Return when the last bucket ends if each launch is rounded up, in nanoseconds."""

@@ -143,7 +143,7 @@ class Result:
         """Makespan less bound, in nanoseconds.
 
         Launches are rounded up to whole nanoseconds and bounds are not, so an optimal plan may
-        exceed its bound by up to one nanosecond for each launch.
+        exceed its bound by up to one nanosecond for each launch; see :func:`proved_status`.
         """
         return self.makespan_ns - self.bound.ns
 
@@ -155,6 +155,17 @@ class Result:
         return self.slack_ns / self.makespan_ns if self.makespan_ns else 0.0
 
 
-def proved_status(makespan_ns: int, launches: int, bound: Bound) -> Status:
-    """Return ``optimal`` if a plan exceeds its bound by at most one nanosecond a launch."""
-    return Status.OPTIMAL if makespan_ns - bound.ns <= launches else Status.FEASIBLE
+def proved_status(timeline: Timeline, bound: Bound) -> Status:
+    """Return ``optimal`` if a plan exceeds a proved bound by no more than rounding can explain.
+
+    Bounds are computed on unrounded costs, so that is less than a nanosecond for each launch that
+    does not last a whole number of nanoseconds.
+    """
+    over_ns = timeline.makespan_ns - bound.ns
+    if over_ns:
+        cost = timeline.problem.cost
+        over_ns -= sum(
+            cost(launch.key).exact_ns(launch.bytes) != launch.duration_ns
+            for launch in timeline.launches
+        )
+    return Status.OPTIMAL if over_ns <= 0 else Status.FEASIBLE

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from commsched.models import Plan, Problem, close_at_or_above, evaluate
+from commsched.models import Plan, Problem, close_at_or_above
 from commsched.models.errors import NotApplicableError
+from commsched.models.timeline import play
 from commsched.optimizer.rules.ddp import ddp
 
 FLAT = 0.01
@@ -86,7 +87,7 @@ def best_cap(problem: Problem) -> CapTuning:
     (1001, 2000, 3000)
     """
     sizes = [[problem.bytes[k] for k in chain] for chain in problem.chains.values()]
-    seen = min(evaluate(problem, ddp(problem, [cap])).makespan_ns for cap in _samples(sizes))
+    seen = min(play(problem, ddp(problem, [cap])).makespan_ns for cap in _samples(sizes))
     low = _least_worthwhile_cap(problem, seen)
     ranges: list[CapRange] = []
     visits = 0
@@ -97,7 +98,7 @@ def best_cap(problem: Problem) -> CapTuning:
                 f"best cap: {len(problem.names)} gradients give too many plans to visit them all"
             )
         plan = ddp(problem, [first])
-        timeline = evaluate(problem, plan)
+        timeline = play(problem, plan)
         ranges.append(
             CapRange(first, last, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
         )

@@ -122,7 +122,7 @@ def read_chrome_trace(
     if not _BRACKET.match(data):
         raise InputError(f"{path}: this is no trace: neither a JSON object nor a JSON list")
     events, metadata = _load(path, data, repairs)
-    return ChromeTrace(path, events, metadata, dict(repairs))
+    return ChromeTrace(path, events, metadata, dict(+repairs))
 
 
 def _load(path: Path, data: bytes, repairs: Counter[str]) -> tuple[list[Event], dict[str, object]]:
@@ -173,6 +173,22 @@ def _head_metadata(data: bytes) -> dict[str, object]:
     return {key: _value(value) for key, value in top.items() if key != "traceEvents"}
 
 
+@dataclass(slots=True)
+class Op:
+    """An event with times: ``start`` and ``end`` in nanoseconds on the trace's own clock."""
+
+    name: str
+    tid: str
+    start: int
+    end: int
+    event: Event
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """The event's arguments."""
+        return self.event.arguments
+
+
 def ns_from_trace_us(value: object) -> int | None:
     """Return a trace's microseconds as nanoseconds, to the nearest; None if it is no time.
 
@@ -197,3 +213,18 @@ def ns_from_trace_us(value: object) -> int | None:
         return value * 1000
     whole = int(value)
     return whole * 1000 + round((value - whole) * 1000)
+
+
+def timed_op(event: Event, dropped: Counter[str]) -> Op | None:
+    """Return an event with its times; None if it has none that make sense, counted by reason."""
+    start, length = ns_from_trace_us(event.ts), ns_from_trace_us(event.dur)
+    if start is None:
+        dropped["events without a readable time"] += 1
+        return None
+    if length is None:
+        dropped["events without a duration"] += 1
+        return None
+    if not 0 <= length <= MAX_EVENT_NS:
+        dropped["events with an impossible duration"] += 1
+        return None
+    return Op(event.name, str(event.tid).strip(), start, start + length, event)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from commsched.models.errors import InputError
 from commsched.problems.chrome_trace import ChromeTrace, Event, read_chrome_trace
 from commsched.problems.recorded import RecordedStep
-from commsched.problems.trace_draft import Draft, SizeSource, draft_step
+from commsched.problems.trace_draft import Draft, draft_step
 from commsched.problems.trace_events import TraceEvents, sort_events
 from commsched.problems.trace_launches import count_collectives, find_allreduces
 from commsched.problems.trace_report import report_step
+from commsched.problems.trace_sizes import SizeSource
 from commsched.problems.trace_steps import BackwardPass, backward_passes
 
-_MAX_WORK = 50_000_000
+_MAX_WORK = 20_000_000
 _SNIFFED_EVENTS = 20_000
 
 
@@ -57,7 +59,10 @@ def read_profiler_trace(
     if not drafts:
         raise _no_launches(path, events, passes, step)
     chosen, why = _choose(drafts, asked=step is not None)
-    return report_step(trace, events, chosen, drafts, why)
+    notes = [why]
+    if sizes is not None and chosen.shapes_from is None:
+        notes.append(f"the trace has its own sizes: {Path(sizes).name} was not read")
+    return report_step(trace, events, chosen, drafts, notes)
 
 
 def is_profiler_trace(top: object) -> bool:
@@ -107,8 +112,9 @@ def _check_gradients(path: Path, trace: ChromeTrace, events: TraceEvents) -> Non
 
 def _contents(events: TraceEvents) -> str:
     counts = {kind: n for kind, n in count_collectives(events).items() if n}
-    if not counts and events.gloo:
-        return f"{len(events.gloo)} collectives on gloo's threads"
+    on_gloo = len(events.gloo) + events.gloo_others
+    if not counts and on_gloo:
+        return f"{on_gloo} collectives on gloo's threads"
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "no collectives"
 
 
@@ -119,26 +125,25 @@ def _no_launches(
     where = "the trace" if step is None else f"step {step}"
     if not passes:
         return InputError(f"{path}: {where} has no gradient (no AccumulateGrad event)")
-    counts = count_collectives(events)
     gradients = max(len(one.hooks) for one in passes)
     begin = f"{path}: {where} is not of DDP: {gradients} gradients in a backward pass"
-    places = ", ".join(
-        f"{sum(one.elsewhere[place] for one in passes)} {place}"
-        for place in dict.fromkeys(place for one in passes for place in one.elsewhere)
-    )
-    if any(one.after for one in passes):
-        places = ", ".join(filter(None, (places, "others after backward with other sizes")))
-    if places:
+    places = Counter[str]()
+    for one in passes:
+        places.update(one.elsewhere)
+        places["in a gradient's hook that hold none of them"] += len(one.in_hooks)
+        places["after backward that hold none of them"] += len(one.after)
+    if places.total():
+        shown = ", ".join(f"{count} {place}" for place, count in places.items() if count)
         return InputError(
-            f"{begin}, but no all-reduce is issued from a gradient's hook ({places}): "
-            "compiled or other communication, whose buckets the trace does not tell"
+            f"{begin}, but the all-reduces are not those of DDP's buckets ({shown}): compiled or "
+            "other communication, whose buckets the trace does not tell"
         )
-    if counts.get("reduce_scatter"):
+    if count_collectives(events).get("reduce_scatter"):
         return InputError(
             f"{begin} without all-reduces; it has {_contents(events)}: sharded training "
             "(FSDP or ZeRO)"
         )
-    return InputError(f"{begin}, but no all-reduce; it has {_contents(events)}: a run without DDP")
+    return InputError(f"{begin}, but no all-reduce; it has {_contents(events)}")
 
 
 def _drafts(
@@ -149,15 +154,14 @@ def _drafts(
     longest = max(len(one.hooks) for passes in communicating for one in passes)
     drafts = []
     for passes in communicating:
-        found = None
         for one in reversed(passes):
             if len(one.hooks) * (len(one.in_hooks) + len(one.after)) > _MAX_WORK:
                 raise InputError(
                     f"{path}: {one.name} has {len(one.hooks)} gradients and "
                     f"{len(one.in_hooks) + len(one.after)} all-reduces: too many for one step"
                 )
-            if len(one.hooks) < longest and len(steps) > 1:
-                continue  # Cut off at the edge of the recording.
+            if len(one.hooks) < longest:
+                continue  # Cut off at the edge of the recording, or another module's.
             found = draft_step(path, events, one, sizes)
             if found is not None:
                 found.passes_with_launches = len(passes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from commsched.models.errors import InputError
-from commsched.problems.execution_trace import read_gradient_sizes
+from commsched.problems.chrome_trace import Op
 from commsched.problems.trace_buckets import (
     LaunchSize,
     Membership,
@@ -22,27 +22,12 @@ from commsched.problems.trace_dtypes import (
     dtype_name,
     is_floating,
     itemsize,
-    tensor_sizes,
 )
-from commsched.problems.trace_events import Op, TraceEvents
+from commsched.problems.trace_events import TraceEvents
 from commsched.problems.trace_gpu import StepKernels
 from commsched.problems.trace_launches import AllReduce
-from commsched.problems.trace_steps import BackwardPass
-
-
-class SizeSource:
-    """Where sizes come from that the profiler trace does not have; read at most once a length."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._known: dict[int, tuple[TensorSize | None, ...]] = {}
-
-    def sizes(self, count: int) -> Sequence[TensorSize | None]:
-        """Return the sizes of a step with ``count`` gradients."""
-        assert self.path is not None
-        if count not in self._known:
-            self._known[count] = read_gradient_sizes(self.path, count)
-        return self._known[count]
+from commsched.problems.trace_sizes import SizeSource, recorded_sizes
+from commsched.problems.trace_steps import NOT_SENT, BackwardPass
 
 
 @dataclass(slots=True)
@@ -94,6 +79,10 @@ class Draft:
         The type in which a communication hook sent the gradients; None without one.
     kernels
         How many kernels the step launched.
+    silent
+        How many kernels it launched that were not recorded.
+    shapes_from
+        The execution trace that the sizes are from; None if the trace has its own.
     passes_with_launches
         How many backward passes with all-reduces the step has.
     dropped
@@ -111,16 +100,18 @@ class Draft:
     raised: int
     sent_as: str | None
     kernels: int
+    silent: int
     shapes_from: Path | None
     passes_with_launches: int = 1
     dropped: Counter[str] = field(default_factory=Counter)
 
     @property
-    def completeness(self) -> tuple[bool, bool, bool]:
+    def completeness(self) -> tuple[bool, bool, bool, bool]:
         """How well the step was recorded; larger is better."""
         return (
             self.left == 0,
             all(launch.exact for launch in self.launches),
+            self.silent == 0,
             all(launch.ran is not None for launch in self.launches),
         )
 
@@ -134,8 +125,8 @@ def draft_step(
     path: Path, events: TraceEvents, one: BackwardPass, source: SizeSource
 ) -> Draft | None:
     """Work out one backward pass; None if its all-reduces hold none of its gradients."""
-    dropped = Counter[str]()
-    recorded, shapes_from = _recorded_sizes(path, events, one, source)
+    dropped = Counter(one.not_sent)
+    recorded, shapes_from = recorded_sizes(path, events, one, source)
     hooks = [hook for hook, size in zip(one.hooks, recorded, strict=True) if size is not None]
     sizes = [size for size in recorded if size is not None]
     if not sizes:
@@ -183,56 +174,12 @@ def draft_step(
         raised=raised,
         sent_as=sent_as,
         kernels=len(kernels.kernels),
+        silent=bisect_left(events.silent, one.to) - bisect_left(events.silent, one.start),
         shapes_from=shapes_from,
         dropped=dropped,
     )
     draft.backward_end = max(draft.backward_end, 0)
     return draft
-
-
-def _recorded_sizes(
-    path: Path, events: TraceEvents, one: BackwardPass, source: SizeSource
-) -> tuple[Sequence[TensorSize | None], Path | None]:
-    """Return each hook's gradient: its size, or None where no gradient arrived."""
-    lanes: dict[str, list[Op]] = defaultdict(list)
-    first = bisect_left(events.inner, one.hooks[0].start, key=lambda op: op.start)
-    last = bisect_right(events.inner, max(h.end for h in one.hooks), key=lambda op: op.start)
-    for op in events.inner[first:last]:
-        lanes[op.tid].append(op)
-    sizes: list[TensorSize | None] = []
-    with_shapes = 0
-    for hook in one.hooks:
-        lane = lanes[hook.tid]
-        at = bisect_left(lane, hook.start, key=lambda op: op.start)
-        size = None
-        if at < len(lane) and lane[at].start <= hook.end:
-            arguments = lane[at].arguments
-            with_shapes += "Input Dims" in arguments
-            size = _gradient_size(path, one, len(sizes), arguments)
-        sizes.append(size)
-    if with_shapes:
-        return sizes, None
-    if source.path is None:
-        raise InputError(
-            f"{path}: the trace has no sizes of the gradients: record it with "
-            "record_shapes=True, or give a PyTorch execution trace of the same model (--sizes)"
-        )
-    return source.sizes(len(one.hooks)), source.path
-
-
-def _gradient_size(
-    path: Path, one: BackwardPass, number: int, arguments: dict[str, object]
-) -> TensorSize | None:
-    dims, types = arguments.get("Input Dims"), arguments.get("Input type")
-    found = tensor_sizes(dims, types)
-    if found:
-        return found[0]
-    text = types[0] if isinstance(types, list) and types else ""
-    if text and dtype_name(text) is None:
-        raise InputError(
-            f"{path}: {one.name}: gradient {number} has the unknown element type {text!r:.60}"
-        )
-    return None
 
 
 def _carrying(
@@ -306,7 +253,7 @@ def _last_micro_batch(
     if any(sizes[k] != sizes[sent[k % count]] for k in left):
         return sizes, hooks, found, left
     shift = len(left)
-    dropped["gradients of micro-batches that were not sent (gradient accumulation)"] += shift
+    dropped[NOT_SENT] += shift
     found = [Membership(tuple(k - shift for k in m.members), m.exact) for m in found]
     return sizes[shift:], hooks[shift:], found, []
 

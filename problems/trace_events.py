@@ -11,10 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import msgspec
-
 from commsched.models.collectives import Kind
-from commsched.problems.chrome_trace import MAX_EVENT_NS, Event, ns_from_trace_us
+from commsched.problems.chrome_trace import Event, Op, timed_op
+from commsched.problems.trace_kernels import (
+    KERNEL_CATS,
+    Kernel,
+    Links,
+    kernel_of,
+    launched_kernels,
+    links_of,
+)
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 EVALUATE = "autograd::engine::evaluate_function"
@@ -31,58 +37,7 @@ _KINDS: Mapping[str, Kind] = {
     "recv": "send_recv",
 }
 _SUFFIXES = re.compile(r"(?:_coalesced|_base|_single|_into_tensor|_tensor|(?<=all)v)+\Z")
-_KERNEL_CATS = {"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"}
-_COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl|deep_?ep|mscclpp", re.IGNORECASE)
-_OPERATION_CATS = {"cpu_op", "operator", "user_annotation"}
 _IGNORED_CATS = {"python_function", "gpu_user_annotation", "trace", "overhead"}
-
-
-@dataclass(slots=True)
-class Op:
-    """An event with times: ``start`` and ``end`` in nanoseconds on the trace's own clock."""
-
-    name: str
-    tid: str
-    start: int
-    end: int
-    event: Event
-
-    @property
-    def arguments(self) -> dict[str, object]:
-        """The event's arguments."""
-        return self.event.arguments
-
-
-@dataclass(slots=True)
-class Kernel:
-    """Something that ran on a GPU; ``launched`` is when the thread ``tid`` launched it.
-
-    ``elements`` and ``dtype`` are what a collective kernel says of its message.
-    """
-
-    name: str
-    start: int
-    end: int
-    is_kernel: bool
-    is_collective: bool
-    launched: int = -1
-    tid: str = ""
-    elements: object = None
-    dtype: object = None
-
-
-class _Links(msgspec.Struct, gc=False):
-    """The arguments that tie a kernel to its launch."""
-
-    correlation: object = None
-    external_id: object = msgspec.field(default=None, name="External id")
-    external_id_lower: object = msgspec.field(default=None, name="external id")
-    collective_name: object = msgspec.field(default=None, name="Collective name")
-    elements: object = msgspec.field(default=None, name="In msg nelems")
-    dtype: object = None
-
-
-_LINKS = msgspec.json.Decoder(_Links)
 
 
 @dataclass(slots=True)
@@ -103,14 +58,26 @@ class TraceEvents:
         Every event that speaks of an all-reduce, nested ones too; gloo's own threads apart.
     gloo
         The all-reduces on gloo's own threads.
+    gloo_others
+        How many other collectives gloo's threads ran.
     collectives
-        How many operations of each kind the trace has.
+        (kind, event) of every event that speaks of a collective, nested ones too.
     starts
         The starts of forward passes and of the optimizer, which end a backward pass.
+    forwards
+        The starts of forward passes of DDP.
     kernels
         What ran on the GPU and whose launch is known.
+    silent
+        When kernels were launched that were not recorded.
+    launch_calls
+        How many calls of a GPU's runtime the trace has.
     has_outer
         Whether the trace has outer AccumulateGrad events (PyTorch 1.10 and later).
+    first, last
+        From when to when the processor's events last, in nanoseconds on the trace's clock.
+    processes
+        The processes that have gradients.
     dropped
         Events that were not used, by reason.
     """
@@ -125,6 +92,8 @@ class TraceEvents:
     starts: list[Op] = field(default_factory=list)
     forwards: list[Op] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)
+    gloo_others: int = 0
     launch_calls: int = 0
     has_outer: bool = True
     first: int = 2**63
@@ -154,9 +123,10 @@ def sort_events(events: Sequence[Event]) -> TraceEvents:
     """Sort a trace's events; those that no reader asks for are counted and left."""
     found = TraceEvents()
     outer_name = f"{EVALUATE}: {ACCUMULATE}"
-    kernels: list[tuple[Kernel, _Links]] = []
+    kernels: list[tuple[Kernel, Links]] = []
     calls: dict[object, Op] = {}
     outer: list[Op] = []
+    functions: list[Op] = []
     pids: set[str] = set()
     for event in events:
         if event.ph != "X" or not isinstance(event.name, str):
@@ -167,36 +137,43 @@ def sort_events(events: Sequence[Event]) -> TraceEvents:
         if cat in _IGNORED_CATS:
             found.dropped["Python functions, annotations on the GPU, the profiler's own"] += 1
             continue
-        on_gpu = cat in _KERNEL_CATS
+        on_gpu = cat in KERNEL_CATS
         is_call = "runtime" in cat or "driver" in cat
         sort = "" if on_gpu or is_call else _sort_of(name, outer_name)
-        op = _timed(event, found.dropped)
+        op = timed_op(event, found.dropped)
         if op is None:
             continue
         if on_gpu:
-            kernels.append(_kernel(op, cat))
+            kernels.append(kernel_of(op, cat))
             continue
         found.first = min(found.first, op.start)
         found.last = max(found.last, op.end)
         if is_call:
-            correlation = _links(event).correlation
+            correlation = links_of(event).correlation
             if isinstance(correlation, int | str):
                 calls.setdefault(correlation, op)
         elif sort:
-            _file(found, outer, sort, op)
+            _file(found, outer, functions, sort, op)
             if sort in ("outer", "inner"):
                 pids.add(str(event.pid).strip())
         else:
             found.dropped["operations that say nothing of gradients or communication"] += 1
     found.launch_calls = len(calls)
-    found.kernels = _launched(kernels, calls, events, found.dropped)
+    shown = {links.correlation for _, links in kernels if isinstance(links.correlation, int | str)}
+    found.silent = sorted(
+        call.start
+        for correlation, call in calls.items()
+        if "launch" in call.name.lower() and correlation not in shown
+    )
+    found.kernels = launched_kernels(kernels, calls, events, found.dropped)
     found.has_outer = bool(outer)
-    found.hooks = outer or found.inner
+    found.hooks = outer or list(found.inner)
+    if not outer:
+        found.evaluated = functions
     found.processes = frozenset(pids)
-    for ops in (
-        found.hooks, found.inner, found.evaluated, found.allreduces, found.gloo, found.starts,
-        found.forwards,
-    ):  # fmt: skip
+    for ops in (found.hooks, found.inner):
+        ops.sort(key=lambda op: (op.start, op.end))
+    for ops in (found.evaluated, found.allreduces, found.gloo, found.starts, found.forwards):
         # Parents before their children: the longer of two that start together.
         ops.sort(key=lambda op: (op.start, -op.end))
     found.steps.sort(key=lambda step: step[1].start)
@@ -218,17 +195,17 @@ def _sort_of(name: str, outer_name: str) -> str:
     if name == "DistributedDataParallel.forward" or name.startswith("Optimizer."):
         return "start"
     # Before PyTorch 1.10 autograd's functions stand alone.
-    return "evaluated" if name.endswith(("Backward", "Backward0", "Backward1")) else ""
+    return "function" if name.endswith(("Backward", "Backward0", "Backward1")) else ""
 
 
-def _file(found: TraceEvents, outer: list[Op], sort: str, op: Op) -> None:
+def _file(found: TraceEvents, outer: list[Op], functions: list[Op], sort: str, op: Op) -> None:
     if sort == "inner":
         found.inner.append(op)
     elif sort == "outer":
         outer.append(op)
         found.evaluated.append(op)
-    elif sort == "evaluated":
-        found.evaluated.append(op)
+    elif sort in ("evaluated", "function"):
+        (found.evaluated if sort == "evaluated" else functions).append(op)
     elif sort == "step":
         match = _STEP.fullmatch(op.name)
         if match:
@@ -253,96 +230,9 @@ def _file_collective(found: TraceEvents, op: Op) -> None:
         # where the operation that asked for them is recorded.
         if kind == "allreduce":
             found.gloo.append(op)
+        else:
+            found.gloo_others += 1
     else:
         found.collectives.append((kind, op))
         if kind == "allreduce":
             found.allreduces.append(op)
-
-
-def _timed(event: Event, dropped: Counter[str]) -> Op | None:
-    start, length = ns_from_trace_us(event.ts), ns_from_trace_us(event.dur)
-    if start is None:
-        dropped["events without a readable time"] += 1
-        return None
-    if length is None:
-        dropped["events without a duration"] += 1
-        return None
-    if not 0 <= length <= MAX_EVENT_NS:
-        dropped["events with an impossible duration"] += 1
-        return None
-    return Op(event.name, str(event.tid).strip(), start, start + length, event)
-
-
-def _links(event: Event) -> _Links:
-    raw = bytes(event.args)
-    try:
-        return _LINKS.decode(raw) if raw else _Links()
-    except (ValueError, RecursionError):
-        return _Links()
-
-
-def _kernel(op: Op, cat: str) -> tuple[Kernel, _Links]:
-    links = _links(op.event)
-    kernel = Kernel(
-        op.name,
-        op.start,
-        op.end,
-        is_kernel="kernel" in cat,
-        is_collective=bool(_COLLECTIVE_KERNEL.search(op.name)),
-        elements=links.elements,
-        dtype=links.dtype,
-    )
-    return kernel, links
-
-
-def _launched(
-    kernels: Sequence[tuple[Kernel, _Links]],
-    calls: Mapping[object, Op],
-    events: Sequence[Event],
-    dropped: Counter[str],
-) -> list[Kernel]:
-    """Tie each kernel to its launch; those launched before the recording began have none.
-
-    The correlation is tried first. ROCm wrote none for years, and a collective's launch may be
-    a driver call that was not recorded: then the external id leads to the operation. Where there
-    is a correlation it counts for collectives only, which say their name if the id is current.
-    """
-    known = []
-    ops: dict[object, Op] | None = None
-    for kernel, links in kernels:
-        call = calls.get(links.correlation) if isinstance(links.correlation, int | str) else None
-        external_id = (
-            links.external_id if links.external_id is not None else links.external_id_lower
-        )
-        if (
-            call is None
-            and isinstance(external_id, int | str)
-            and external_id not in (0, links.correlation)
-            and (links.correlation is None or links.collective_name is not None)
-        ):
-            ops = _by_external_id(events) if ops is None else ops
-            call = ops.get(external_id)
-        if call is None:
-            what = "collective kernels" if kernel.is_collective else "kernels and copies"
-            dropped[f"{what} whose launch was not recorded"] += 1
-            continue
-        kernel.launched, kernel.tid = call.start, call.tid
-        known.append(kernel)
-    return known
-
-
-def _by_external_id(events: Sequence[Event]) -> dict[object, Op]:
-    found: dict[object, Op] = {}
-    for event in events:
-        cat = event.cat.lower() if isinstance(event.cat, str) else ""
-        if event.ph != "X" or cat not in _OPERATION_CATS or not isinstance(event.name, str):
-            continue
-        links = _links(event)
-        external_id = (
-            links.external_id if links.external_id is not None else links.external_id_lower
-        )
-        if isinstance(external_id, int | str):
-            op = _timed(event, Counter())
-            if op is not None:
-                found.setdefault(external_id, op)
-    return found

@@ -10,7 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from commsched.problems.trace_events import Kernel, Op
+from commsched.problems.chrome_trace import Op
+from commsched.problems.trace_kernels import Kernel
 
 
 class StepKernels:

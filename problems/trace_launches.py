@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from commsched.models.collectives import Kind
+from commsched.problems.chrome_trace import Op
 from commsched.problems.trace_dtypes import dtype_name, list_elements, tensor_sizes
-from commsched.problems.trace_events import Op, TraceEvents
+from commsched.problems.trace_events import TraceEvents
 
 UNKNOWN_GROUP = "dp"
 _ANY = -1
@@ -49,7 +50,8 @@ def find_allreduces(events: TraceEvents) -> list[AllReduce]:
     """Return the trace's all-reduces in the order in which they were issued.
 
     ``c10d::allreduce_``, ``record_param_comms`` and ``nccl:all_reduce`` are nested in each other;
-    which of them are there, and which one has the size, depends on PyTorch's version.
+    which of them are there, and which one has the size, depends on PyTorch's version. gloo's own
+    events stand alone only in traces of old versions.
     """
     found = [AllReduce(ops[0], parts=ops) for ops in _nests(events.allreduces)]
     for launch in found:
@@ -57,7 +59,7 @@ def find_allreduces(events: TraceEvents) -> list[AllReduce]:
             _read_part(launch, part)
     if found or events.collectives:
         _match_gloo(found, events.gloo)
-    else:
+    elif not events.gloo_others:  # With them it may be sharded training: see the names above.
         found = [AllReduce(op, ran=(op.start, op.end), issued=False) for op in events.gloo]
         for launch in found:
             launch.elements, launch.dtype = _tensors(launch.op)
@@ -84,10 +86,10 @@ def _nests(ops: Sequence[Op]) -> list[list[Op]]:
     """Group events that are nested in each other by time on the same thread."""
     nests: list[list[Op]] = []
     current: dict[str, list[Op]] = {}
-    for op in ops:
+    for op in sorted(ops, key=lambda op: (op.start, _depth(op.name))):
         nest = current.get(op.tid)
-        # Whole microseconds may let a child end after its parent or start at its end.
-        if nest and (op.start < nest[0].end or (op.start == nest[0].end and _deeper(op, nest[-1]))):
+        # Whole microseconds may let a child start at its parent's end.
+        if nest and op.start <= nest[0].end and _depth(op.name) > _depth(nest[0].name):
             nest.append(op)
         else:
             current[op.tid] = nest = [op]
@@ -95,11 +97,10 @@ def _nests(ops: Sequence[Op]) -> list[list[Op]]:
     return nests
 
 
-def _deeper(op: Op, other: Op) -> bool:
-    def depth(name: str) -> int:
-        return 0 if "c10d" in name else 1 if name == "record_param_comms" else 2
-
-    return depth(op.name) > depth(other.name)
+def _depth(name: str) -> int:
+    if "c10d" in name:
+        return 0 if "functional" in name else 1
+    return 2 if name == "record_param_comms" else 3
 
 
 def _read_part(launch: AllReduce, part: Op) -> None:

@@ -7,11 +7,12 @@ linear in the length of the text.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -106,18 +107,20 @@ def salvage_events(
         while found.unfinished and last + 1 < min(index + _MOST_PIECES, len(begins)):
             last += 1
             found = _read_piece(text[begins[index] : ends[last]], decode)
-        if found.event is None and not found.closed:
+        if found.failed:
             last = index
-            found = _mend_piece(text[begins[index] : ends[index]], repairs, decode, found)
-        if found.event is not None:
-            events.append(found.event)
-        elif not found.closed and text[begins[index] : ends[last]].strip(b" \t\r\n,"):
+            found = _mend_piece(text[begins[index] : ends[index]], repairs, decode)
+        events += found.events
+        if found.failed:
             cut = found.unfinished and last == len(begins) - 1
             repairs["event cut off at the end" if cut else "unreadable event dropped"] += 1
         closed = found.closed
         index = last + 1
+        repairs["text between events skipped"] += found.skipped
     if not closed:
         repairs["file cut off before its end"] += 1
+    if not +repairs:
+        repairs["list of events that is not valid JSON"] += 1
     return events
 
 
@@ -127,45 +130,69 @@ def events_start(text: bytes) -> int | None:
     return match.end() if match else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found(Generic[T]):
-    """What a piece of text held: an event, the end of the list, or half an event."""
+    """What a piece of text held.
 
-    event: T | None = None
+    Attributes
+    ----------
+    events
+        Usually one.
+    closed
+        Whether the list ends here.
+    failed
+        Whether something is left that looks like an event but cannot be read.
+    unfinished
+        Whether that is only because the text ends too early.
+    skipped
+        Whether something stood between events that is none.
+    """
+
+    events: list[T] = field(default_factory=list)
     closed: bool = False
+    failed: bool = False
     unfinished: bool = False
+    skipped: bool = False
 
 
 def _read_piece(piece: bytes, decode: Callable[[bytes], T]) -> _Found[T]:
-    try:
-        return _Found(decode(piece))
-    except (ValueError, RecursionError):
-        pass  # The last piece has more behind its event, so look at the start only.
-    text = piece.decode().lstrip(" \t\r\n,")
-    if not text.startswith("{"):
-        return _Found(closed=text.startswith("]"))
-    try:
-        _, end = _OBJECT.raw_decode(text)
-        closed = text[end:].lstrip().startswith("]")
-        return _Found(decode(text[:end].encode()), closed)
-    except json.JSONDecodeError as error:
-        at_end = error.pos >= len(text.rstrip()) - 1
-        return _Found(unfinished=at_end or error.msg.startswith("Unterminated"))
-    except (ValueError, RecursionError):
-        return _Found()
+    with contextlib.suppress(ValueError, RecursionError):
+        return _Found([decode(piece)])
+    # More than one object: the end of the list, or something between events that is none.
+    text = piece.decode()
+    found = _Found[T]()
+    at = 0
+    while True:
+        begin = text.find("{", at)
+        end = text.find("]", at, None if begin < 0 else begin)
+        if end >= 0 or begin < 0:
+            found.closed = end >= 0
+            found.failed = not found.events and end < 0 and bool(text.strip(" \t\r\n,"))
+            return found
+        found.skipped |= bool(text[at:begin].strip(" \t\r\n,"))
+        try:
+            _, at = _OBJECT.raw_decode(text, begin)
+            found.events.append(decode(text[begin:at].encode()))
+        except json.JSONDecodeError as error:
+            found.failed = True
+            at_end = error.pos >= len(text.rstrip()) - 1
+            found.unfinished = at_end or error.msg.startswith("Unterminated")
+            return found
+        except (ValueError, RecursionError):
+            found.failed = True
+            return found
 
 
-def _mend_piece(
-    piece: bytes, repairs: Counter[str], decode: Callable[[bytes], T], unmended: _Found[T]
-) -> _Found[T]:
+def _mend_piece(piece: bytes, repairs: Counter[str], decode: Callable[[bytes], T]) -> _Found[T]:
     mended = Counter[str]()
     found = _read_piece(mend_tokens(piece, mended), decode)
-    if found.event is None:
-        mended = Counter({"unescaped quotes in an event": 1})
-        found = _read_piece(mend_tokens(_escape_inner_quotes(piece), mended), decode)
-    if found.event is None:
-        return unmended
-    repairs += mended
+    if found.failed:
+        quotes = Counter({"unescaped quotes in an event": 1})
+        other = _read_piece(mend_tokens(_escape_inner_quotes(piece), quotes), decode)
+        if not other.failed:
+            found, mended = other, quotes
+    if found.events:
+        repairs += mended
     return found
 
 

@@ -10,16 +10,22 @@ from commsched.models.errors import InputError
 from commsched.models.step import Gradient
 from commsched.problems.chrome_trace import ChromeTrace
 from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
-from commsched.problems.trace_draft import Draft
+from commsched.problems.trace_draft import Draft, DraftLaunch
 from commsched.problems.trace_events import TraceEvents
 from commsched.problems.trace_launches import count_collectives
 
 _LOST = ("dropped", "cut off")
+_ROUNDING_NS = 2000
+"""Traces of 2021 to 2023 have whole microseconds."""
 _SUFFIXES = (".gz", ".json", ".trace", ".pt")
 
 
 def report_step(
-    trace: ChromeTrace, events: TraceEvents, draft: Draft, drafts: Sequence[Draft], why: str
+    trace: ChromeTrace,
+    events: TraceEvents,
+    draft: Draft,
+    drafts: Sequence[Draft],
+    notes: Sequence[str],
 ) -> RecordedStep:
     """Return the chosen step.
 
@@ -31,8 +37,8 @@ def report_step(
         The chosen step.
     drafts
         All steps that were worked out, to compare their launches.
-    why
-        A sentence on the choice.
+    notes
+        Sentences on the choice.
     """
     names = _names(draft)
     try:
@@ -61,7 +67,7 @@ def report_step(
         events_read=len(trace.events),
         kept=_kept(events, draft, drafts),
         dropped=_dropped(trace, events, draft),
-        assumptions=tuple(_assumptions(trace, events, draft, why)),
+        assumptions=tuple(_assumptions(trace, events, draft, notes)),
         checks=tuple(_checks(trace, events, draft, drafts)),
     )
     return RecordedStep(
@@ -115,9 +121,11 @@ def _dropped(trace: ChromeTrace, events: TraceEvents, draft: Draft) -> dict[str,
     return {reason: count for reason, count in dropped.items() if count}
 
 
-def _assumptions(trace: ChromeTrace, events: TraceEvents, draft: Draft, why: str) -> list[str]:
+def _assumptions(
+    trace: ChromeTrace, events: TraceEvents, draft: Draft, first: Sequence[str]
+) -> list[str]:
     one = draft.one
-    notes = [why]
+    notes = list(first)
     if draft.on_gpu:
         notes.append(
             "time starts with the step's first kernel; a gradient is ready when the last kernel "
@@ -130,9 +138,12 @@ def _assumptions(trace: ChromeTrace, events: TraceEvents, draft: Draft, why: str
             f"the gradients' sizes are those of {draft.shapes_from.name}, in the same order"
         )
     notes.append(
-        "a bucket's members are the gradients since the bucket before, or those left when a run "
-        "of gradients is taken out whose bytes are too many; gradients of one size may be swapped"
+        "no event names the members of a bucket: they are the gradients since the launch before "
+        "whose bytes add up; two gradients of one size cannot be told apart"
     )
+    for number, launch in enumerate(draft.launches):
+        if not launch.exact:
+            notes.append(_misfit(draft, number, launch))
     if draft.sent_as is not None:
         notes.append(f"a communication hook sent the gradients as {draft.sent_as}: sizes are so")
     scattered = sum(_is_scattered(launch.members) for launch in draft.launches)
@@ -144,6 +155,11 @@ def _assumptions(trace: ChromeTrace, events: TraceEvents, draft: Draft, why: str
             f"{late} all-reduces were issued after the last gradient's hook began and were told "
             "apart by size"
         )
+    others = count_collectives(events, one.hooks[0].start, one.to)
+    others.pop("allreduce", None)
+    if others:
+        shown = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
+        notes.append(f"backward also ran {shown}, which the problem leaves out")
     forwards = sum(one.start <= op.start < one.hooks[0].start for op in events.forwards)
     if forwards > 1 and draft.passes_with_launches == 1:
         notes.append(f"{forwards} DistributedDataParallel modules take part")
@@ -160,8 +176,25 @@ def _assumptions(trace: ChromeTrace, events: TraceEvents, draft: Draft, why: str
     return notes
 
 
+def _misfit(draft: Draft, number: int, launch: DraftLaunch) -> str:
+    have = sum(draft.sizes[k].bytes for k in launch.members)
+    if launch.launch.elements is None:
+        return (
+            f"launch {number}: its size was not recorded, {have} bytes are those of its gradients"
+        )
+    return (
+        f"launch {number}: sent {launch.bytes(draft.sizes)} bytes, its gradients have {have}: "
+        "parameters without a recorded gradient, padding, or members in another order"
+    )
+
+
 def _is_scattered(members: tuple[int, ...]) -> bool:
     return bool(members) and members[-1] - members[0] + 1 != len(members)
+
+
+def _ready(draft: Draft, launch: DraftLaunch) -> bool:
+    assert launch.ran is not None
+    return draft.ready[launch.members[-1]] <= launch.ran[0] + _ROUNDING_NS
 
 
 def _checks(
@@ -180,29 +213,40 @@ def _checks(
         ),
         Check(f"launches with recorded times: {timed} of {count}", timed == count),
         Check(
-            f"ready times that rise in the order of the hooks: {gradients - draft.raised} of "
-            f"{gradients}, the others were raised",
+            f"ready times in the order of the hooks: {gradients - draft.raised} of {gradients}"
+            + (f" ({draft.raised} raised to the one before)" if draft.raised else ""),
             draft.raised == 0,
         ),
     ]
+    both = [launch for launch in launches if launch.members and launch.ran]
+    in_time = sum(_ready(draft, launch) for launch in both)
+    checks.append(
+        Check(
+            f"launches that ran after their gradients were ready: {in_time} of {len(both)}",
+            in_time == len(both),
+        )
+    )
     shapes = {tuple(launch.bytes(d.sizes) for launch in d.launches) for d in drafts}
     if len(drafts) > 1:
-        checks.append(
-            Check(f"the same launches in all {len(drafts)} complete steps", len(shapes) == 1)
-        )
+        checks.append(Check(f"the same launches in all {len(drafts)} steps", len(shapes) == 1))
     groups = {launch.launch.group for launch in launches}
     checks.append(Check(f"one process group: {len(groups)} found", len(groups) == 1))
     if draft.passes_with_launches > 1:
         checks.append(
             Check(
                 f"one backward pass with all-reduces in the step: {draft.passes_with_launches} "
-                "found, the last one was taken",
+                "found, the last of the longest ones was taken",
                 passed=False,
             )
         )
-    if not draft.on_gpu and (
-        events.launch_calls or any(launch.launch.on_gpu for launch in launches)
-    ):
+    if draft.on_gpu:
+        checks.append(
+            Check(
+                f"kernels that the step launched and that were not recorded: {draft.silent}",
+                draft.silent == 0,
+            )
+        )
+    elif events.launch_calls or any(launch.launch.on_gpu for launch in launches):
         checks.append(
             Check(
                 "kernels of backward: none were recorded, so all times are the processor's and "

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commsched.models.errors import InputError
-from commsched.problems.trace_events import ACCUMULATE, Op, TraceEvents
+from commsched.problems.chrome_trace import Op
+from commsched.problems.trace_events import ACCUMULATE, TraceEvents
 from commsched.problems.trace_launches import AllReduce
+
+NOT_SENT = "gradients of micro-batches that were not sent (gradient accumulation)"
 
 
 @dataclass(slots=True)
@@ -33,6 +36,8 @@ class BackwardPass:
         The all-reduces that were issued after the last hook began, outside of the hooks.
     elsewhere
         How many other all-reduces the window has, by where they are.
+    not_sent
+        How many gradients other backward passes of the step have that sent none.
     """
 
     name: str
@@ -44,6 +49,7 @@ class BackwardPass:
     in_hooks: list[AllReduce] = field(default_factory=list)
     after: list[AllReduce] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
+    not_sent: Counter[str] = field(default_factory=Counter)
 
     @property
     def threads(self) -> set[str]:
@@ -88,6 +94,10 @@ def backward_passes(
     if not events.steps and len(steps[0]) > 1:
         steps = [[one] for one in _as_steps(events, steps[0])]
     _assign(steps, events, launches)
+    for passes in steps:
+        quiet = sum(len(one.hooks) for one in passes if not (one.in_hooks or one.after))
+        for one in passes:
+            one.not_sent[NOT_SENT] = quiet
     return steps
 
 

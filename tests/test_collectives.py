@@ -142,7 +142,7 @@ def test_local_tokens_cross_nothing():
         ([[1, 2], [3, -4]], "row 1, column 1: -4"),
         ([[1, 2], [3, 0.5]], "row 1, column 1: 0.5"),
         ([[1, 2], [True, 0]], "row 1, column 0: True"),
-        ([[1, "2"], [3, 0]], "row 0, column 1: 2"),
+        ([[1, "2"], [3, 0]], "row 0, column 1: '2'"),
         ([[1, math.nan], [3, 0]], "row 0, column 1: nan"),
         ([[1, math.inf], [3, 0]], "row 0, column 1: inf"),
         ([[1, None], [3, 0]], "row 0, column 1: None"),

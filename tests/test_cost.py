@@ -251,7 +251,7 @@ def test_bad_bandwidths_are_refused(bad):
         ({"ranks": 1}, "ranks: 1 "),
         ({"ranks": 0}, "ranks: 0 "),
         ({"ranks": 2**24 + 1}, "ranks: 16777217 "),
-        ({"ranks": 4.0}, "ranks: 4.0 "),
+        ({"ranks": 4.5}, "ranks: 4.5 "),
         ({"ranks": True}, "ranks: True "),
         ({"kind": "all-reduce"}, "kind: 'all-reduce' is not one of allreduce"),
         ({"kind": None}, "kind: None"),
@@ -277,7 +277,7 @@ def test_bad_bus_bandwidths_are_refused(arguments, message):
         ([(1, 2), (3, True)], "us at 3 bytes: True"),
         ([(1, 2), (3, "4")], "us at 3 bytes: '4'"),
         ([(1, 2), (3, None)], "us at 3 bytes: None"),
-        ([(1, 2), (3, 1e30)], "us at 3 bytes: 1e\\+30 must be at most 13 days"),
+        ([(1, 2), (3, 1e30)], "us at 3 bytes: 1e\\+30 must be at most .* us \\(13 days"),
         ([(1, 2), (-3, 4)], "bytes: -3 must be at least 0"),
         ([(1, 2), (2.5, 4)], "bytes: 2.5 must be a whole number"),
         ([(1, 2), (True, 4)], "bytes: True"),
@@ -338,8 +338,8 @@ def test_curves_survive_pickle():
 def test_reprs_say_what_was_written():
     """A curve prints as the call that makes it."""
     assert repr(AlphaBeta(8, 53.6870912)) == "AlphaBeta(alpha_us=8, bandwidth_gb_s=53.6870912)"
-    assert repr(StepTable([(1, 0.5)])) == "StepTable([(1, 0.5)])"
-    assert repr(PiecewiseLinear([(2, 1), (1, 0)])) == "PiecewiseLinear([(2, 1), (1, 0)])"
+    assert repr(StepTable([(1, 0.5)])) == "StepTable(rows=((1, 0.5),))"
+    assert repr(PiecewiseLinear([(2, 1), (1, 0)])) == "PiecewiseLinear(rows=((2, 1), (1, 0)))"
 
 
 def test_a_curve_without_pieces_is_abstract():

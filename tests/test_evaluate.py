@@ -39,6 +39,7 @@ from commsched.models import (
     evaluate,
     launch_exposures,
 )
+from commsched.models.timeline import play
 
 ALLREDUCE = ("dp", "allreduce")
 
@@ -323,6 +324,13 @@ def test_numpy_numbers_price_exactly():
     assert makespan(np.int64) == makespan(int) == makespan(float)
 
 
+def test_numpy_sizes_with_a_fitted_bandwidth():
+    """A bandwidth with all the digits of a fit has large coefficients: no overflow at 32 MiB."""
+    curve = AlphaBeta(8.123456, 53.68709123456789)
+    step = Problem([Collective("a", np.int64(2**25))], {ALLREDUCE: curve})
+    assert evaluate(step, Plan.of([["a"]])).makespan_ns == curve.ns(2**25) == 633_124
+
+
 @pytest.mark.parametrize(
     ("buckets", "message"),
     [
@@ -451,6 +459,19 @@ def test_extrapolation_warns_once_an_evaluation():
         warnings.simplefilter("always")
         evaluate(problem, Plan.of([f"g{k}"] for k in range(5)))
     assert [warning.category for warning in caught] == [ExtrapolationWarning]
+
+
+def test_play_is_evaluate_without_the_warning():
+    """Candidates that nobody sees are played in silence, and the timeline still knows."""
+    curve = StepTable([(10, 2)])
+    problem = GradientProblem([Gradient(n, size, 0) for n, size in (("a", 20), ("b", 1))], curve)
+    assert play(problem, Plan.of([["a"], ["b"]])).extrapolated is None
+    far = play(problem, Plan.of([["a", "b"]]))
+    assert far.extrapolated == far.launches[0]
+    with pytest.warns(ExtrapolationWarning):
+        assert evaluate(problem, far.plan).launches == far.launches
+    assert far.problem is problem
+    assert play(two_layers(), Plan.of([["ar2", "ar1"]])).extrapolated is None
 
 
 def test_evaluating_changes_nothing():

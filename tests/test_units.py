@@ -185,6 +185,8 @@ def test_format_bytes(count, text):
     ("ns", "text"),
     [
         (0, "0 us"),
+        (1, "1 ns"),
+        (99, "99 ns"),
         (950, "0.95 us"),
         (1000, "1.00 us"),
         (12_345, "12.3 us"),
@@ -195,6 +197,7 @@ def test_format_bytes(count, text):
         (9_999_000_000, "9999 ms"),
         (10_000_000_000, "10.0 s"),
         (-1500, "-1.50 us"),
+        (-5, "-5 ns"),
     ],
 )
 def test_format_ns(ns, text):
@@ -207,6 +210,6 @@ def test_format_ns(ns, text):
 def test_a_formatted_time_is_near_and_never_zero(ns):
     """What people read is within half a percent, and a time above 0 does not read as 0."""
     number, unit = format_ns(ns).split()
-    read = float(number) * {"us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    read = float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert read > 0
     assert abs(read - ns) <= max(5, 0.0051 * ns)

@@ -14,9 +14,10 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from commsched.models import FusionKey, Plan, Problem, evaluate
+from commsched.models import FusionKey, Plan, Problem
 from commsched.models.cost import Piece
 from commsched.models.errors import NotApplicableError
+from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
 
 MAX_PAIRS = 60_000
@@ -63,7 +64,7 @@ class _Chain:
         ]
 
     def constrain(self) -> None:
-        """Ensures that buckets partition the chain, are priced right, and start when ready."""
+        """Ensure that buckets partition the chain, are priced right, and start when ready."""
         step, cp, carried = self.step, self.step.cp, self.carried
         count = len(self.names)
         for p in range(count):
@@ -80,7 +81,7 @@ class _Chain:
             self._price(b, total)
 
     def _price(self, b: int, total: Any) -> None:
-        """Ensures that bucket b lasts at least as long as its bytes cost, rounded up."""
+        """Ensure that bucket b lasts at least as long as its bytes cost, rounded up."""
         cp, used = self.step.cp, self.carried[b, b]
         largest = sum(self.sizes[b:])
         safe = [
@@ -152,7 +153,7 @@ class AnyOrderModel:
             raise NotApplicableError(
                 f"cpsat: {pairs} pairs of bucket and member are more than {MAX_PAIRS}"
             )
-        self.step = StepModel(problem, evaluate(problem, known).makespan_ns, lower_ns)
+        self.step = StepModel(problem, play(problem, known).makespan_ns, lower_ns)
         self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
         # The end of a collective is that of its bucket, whichever that is.
         for key, variables in self.chains.items():

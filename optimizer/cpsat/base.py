@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import networkx as nx
 from ortools.sat.python import cp_model
 
-from commsched.models import Compute, CostCurve, FusionKey, Plan, Problem, evaluate
+from commsched.models import Compute, CostCurve, FusionKey, Plan, Problem
 from commsched.models.errors import SolverError
+from commsched.models.timeline import play
 from commsched.optimizer.bounds import paths_ns
 from commsched.optimizer.result import Bound
 
@@ -78,7 +79,7 @@ class StepModel:
         return self.cp.new_int_var(min(earliest_ns * self.scale, self.horizon), self.horizon, name)
 
     def _add_compute(self) -> None:
-        """Ensures that a waiting task starts after the one before it on its stream."""
+        """Ensure that a waiting task starts after the one before it on its stream."""
         problem = self.problem
         last_on_stream: dict[str, str] = {}
         self._waiting: list[Compute] = []
@@ -98,14 +99,14 @@ class StepModel:
             last_on_stream[task.stream] = task.name
 
     def add_dependencies(self) -> None:
-        """Ensures that waiting tasks start after what they wait for, once all ends are known."""
+        """Ensure that waiting tasks start after what they wait for, once all ends are known."""
         for task in self._waiting:
             start = self.ends[task.name] - self.length(task.duration_ns)
             for before in task.after:
                 self.after(start, before)
 
     def after(self, start: Any, before: str, when: Any = None) -> None:
-        """Ensures that ``start`` is not before the end of the task ``before``."""
+        """Ensure that ``start`` is not before the end of the task ``before``."""
         if before in self.ends:
             constraint = self.cp.add(start >= self.ends[before])
         else:
@@ -127,7 +128,7 @@ class StepModel:
                 {pair: _Ticked(curve, self) for pair, curve in problem.costs.items()},
                 channels=problem.groups_of_channel,
             )
-        timeline = evaluate(problem, plan)
+        timeline = play(problem, plan)
         times = {span.name: (span.start_ns, span.end_ns) for span in timeline.tasks}
         for launch in timeline.launches:
             times.update(dict.fromkeys(launch.names, (launch.start_ns, launch.end_ns)))

@@ -13,8 +13,9 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from commsched.models import FusionKey, Plan, Problem, evaluate
+from commsched.models import FusionKey, Plan, Problem
 from commsched.models.errors import NotApplicableError
+from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
 
 MAX_CANDIDATES = 60_000
@@ -59,7 +60,7 @@ class _Chain:
         ]
 
     def constrain(self, step: StepModel) -> None:
-        """Ensures that the buckets partition the chain in order, when ready, one after another."""
+        """Ensure that the buckets partition the chain in order, when ready, one after another."""
         cp = step.cp
         count = len(self.names)
         for p in range(count):
@@ -112,7 +113,7 @@ class InOrderModel:
             raise NotApplicableError(
                 f"cpsat: {candidates} candidate buckets are more than {MAX_CANDIDATES}"
             )
-        self.step = StepModel(problem, evaluate(problem, known).makespan_ns, lower_ns)
+        self.step = StepModel(problem, play(problem, known).makespan_ns, lower_ns)
         self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
         for variables in self.chains.values():
             for name, end in zip(variables.names, variables.end, strict=True):

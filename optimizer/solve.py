@@ -7,6 +7,7 @@ from typing import Literal
 
 from commsched.models import Plan, Problem, evaluate
 from commsched.models.errors import DeadlockError, InputError, NotApplicableError, SolverError
+from commsched.models.timeline import play
 from commsched.models.units import exact
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.exact import exact_plan, why_not_exact
@@ -104,7 +105,7 @@ def _check_budget(time_limit_s: float, workers: int, seed: int) -> None:
 def _by_recurrence(problem: Problem, scope: Scope, started: float) -> Result:
     found = exact_plan(problem, scope)
     timeline = evaluate(problem, found.plan)
-    status = proved_status(timeline.makespan_ns, found.plan.launches, found.bound)
+    status = proved_status(timeline, found.bound)
     if status is not Status.OPTIMAL:
         raise SolverError(
             f"the {found.method} promised {found.bound.ns} ns, "
@@ -137,13 +138,13 @@ def _by_search(
 ) -> Result:
     bound = closed_form_bound(problem)
     name, known = best_known(problem)
-    makespan_ns = evaluate(problem, known).makespan_ns
+    timeline = play(problem, known)
 
     def result(status: Status, plan: Plan, bound: Bound, method: str, reason: str) -> Result:
         wall_s = time.perf_counter() - started
         return Result(problem, scope, status, plan, bound, method, reason, wall_s)
 
-    if method == "auto" and proved_status(makespan_ns, known.launches, bound) is Status.OPTIMAL:
+    if method == "auto" and proved_status(timeline, bound) is Status.OPTIMAL:
         reason = (
             f"{why}, but a simple rule already meets the bound; "
             "the number of launches is not proved least"
@@ -161,22 +162,23 @@ def _by_search(
     except NotApplicableError as error:
         if method == "cpsat":
             raise
-        status = proved_status(makespan_ns, known.launches, bound)
+        status = proved_status(timeline, bound)
         return result(status, known, bound, f"rule {name}", f"{why}; {error}")
     outcome = solve(model, Budget(time_limit_s, workers, seed))
     if outcome.bound.ns > bound.ns:
         bound = outcome.bound
     reason = why
     if outcome.plan is not None and outcome.objective_ns is not None:
-        found_ns = evaluate(problem, outcome.plan).makespan_ns
+        found = play(problem, outcome.plan)
         allowed = outcome.objective_ns + (0 if model.exact else outcome.plan.launches)
-        if found_ns > allowed:
+        if found.makespan_ns > allowed:
             raise SolverError(
-                f"CP-SAT promised {outcome.objective_ns} ns, the evaluator gives {found_ns} ns"
+                f"CP-SAT promised {outcome.objective_ns} ns, "
+                f"the evaluator gives {found.makespan_ns} ns"
             )
-        if found_ns <= makespan_ns:
-            known, makespan_ns = outcome.plan, found_ns
-    status = proved_status(makespan_ns, known.launches, bound)
+        if found.makespan_ns <= timeline.makespan_ns:
+            known, timeline = outcome.plan, found
+    status = proved_status(timeline, bound)
     if status is not Status.OPTIMAL:
         reason += f"; stopped at the limit of {time_limit_s:g} s"
     elif not outcome.fewest:
@@ -195,7 +197,7 @@ def best_known(problem: Problem) -> tuple[str, Plan]:
     for name, make in [*makers, ("fixed ready times", _as_if_settled)]:
         try:
             plan = make(problem)
-            makespan_ns = evaluate(problem, plan).makespan_ns
+            makespan_ns = play(problem, plan).makespan_ns
         except (NotApplicableError, DeadlockError):
             continue
         candidates.append((makespan_ns, plan.launches, name, plan))

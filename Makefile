@@ -1,0 +1,51 @@
+# make demo | test | check | lint | types | docs | picture | bench: each sets up what it needs in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+DATA := problems/data
+TRACE := $(DATA)/transformer_ddp_gloo_rank0.json.gz
+COSTS := $(DATA)/gloo_loopback_costs.json
+
+.PHONY: demo test torch-test lint types docs check picture bench clean
+
+demo: $(STAMP)
+	@mkdir -p demo
+	$(BIN)/commsched plan $(TRACE) --costs $(COSTS) --picture demo/timeline.png --out demo/plan.json
+	@echo
+	$(BIN)/commsched verify demo/plan.json $(TRACE) --costs $(COSTS)
+	@echo
+	@echo "the picture is demo/timeline.png, the plan is demo/plan.json"
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 -q $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/pytest -q --doctest-modules models problems optimizer commsched/cli.py commsched/documents.py \
+		commsched/output.py commsched/picture.py commsched/verification.py commsched/export
+	$(BIN)/pytest -q tests/docs_examples.py
+
+check: test lint types docs
+
+picture: $(STAMP)
+	$(BIN)/commsched plan $(TRACE) --costs $(COSTS) --picture docs/timeline.png > /dev/null
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/planning_speed.py
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "python3 needs its venv module (Debian: apt-get install python3-venv)"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,110 @@
+"""Comparison and verdict: what they say must follow from the timelines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from strategies import PROPERTY, problems
+
+import commsched
+from commsched.models import AlphaBeta, Collective, Compute, Gradient, GradientProblem, Problem
+from commsched.optimizer import Bound, Result, Status, compare, verdict
+
+
+def some_gradients(alpha_us: float = 80, count: int = 40) -> GradientProblem:
+    """Return gradients on a network where DDP's default is not optimal."""
+    return GradientProblem(
+        [Gradient(f"g{k}", 2**20, 300_000 * (k + 1)) for k in range(count)], AlphaBeta(alpha_us, 5)
+    )
+
+
+def test_rows_are_sorted_and_measured_from_the_optimum():
+    """Best first; the distance from the optimum is that of the makespans."""
+    comparison = compare(some_gradients())
+    spans = [row.timeline.makespan_ns for row in comparison.rows]
+    assert spans == sorted(spans)
+    assert {"ddp", "ddp-best-cap", "one-each", "one-bucket", "no-overlap"} == {
+        row.name for row in comparison.rows
+    }
+    best = comparison.optimal.timeline.makespan_ns
+    for row in comparison.rows:
+        assert row.over_optimal_ns == row.timeline.makespan_ns - best
+    assert comparison.lower_bound_ns == best
+    assert comparison.row("ddp").over_optimal_ns > 0
+    with pytest.raises(KeyError):
+        comparison.row("nobody")
+
+
+@PROPERTY
+@given(problems())
+def test_any_step_can_be_compared(problem):
+    """Rules that do not apply are left out with a reason; no distance is negative."""
+    comparison = compare(problem)
+    names = {row.name for row in comparison.rows} | {name for name, _ in comparison.skipped}
+    assert {"ddp", "ddp-best-cap", "one-each", "one-bucket", "no-overlap"} == names
+    assert all(row.over_optimal_ns >= 0 for row in comparison.rows)
+    assert all(reason for _, reason in comparison.skipped)
+    assert verdict(comparison.result, None)
+
+
+def test_verdicts():
+    """Nothing to gain, not worth it, and worth it, with the figures."""
+    comparison = compare(some_gradients())
+    text = verdict(comparison.result, comparison.row("ddp"))
+    assert text.startswith("at most ")
+    assert "the plan below gains" in text
+    same = compare(some_gradients(count=1))
+    assert "nothing to gain" in verdict(same.result, same.row("ddp"))
+    long = GradientProblem(
+        [Gradient("a", 2**20, 10**9), Gradient("b", 2**20, 10**9 + 1000)], AlphaBeta(80, 5)
+    )
+    slight = compare(long)
+    assert "not worth it" in verdict(slight.result, slight.row("one-each"))
+
+
+def test_a_verdict_on_an_unproved_plan_keeps_the_two_figures_apart():
+    """What could be gained at most comes from the bound, what is gained from the plan."""
+    problem = some_gradients()
+    proved = compare(problem)
+    plan = proved.row("ddp-best-cap").plan
+    result = Result(
+        problem, "in-order", Status.FEASIBLE, plan, Bound(problem.compute_ns, "compute"), "x", "", 0
+    )
+    text = verdict(result, proved.row("no-overlap"))
+    most = proved.row("no-overlap").timeline.makespan_ns - problem.compute_ns
+    gained = proved.row("no-overlap").timeline.makespan_ns - result.makespan_ns
+    from commsched.models.units import format_ns
+
+    assert format_ns(most) in text
+    assert format_ns(gained) in text
+
+
+def test_the_call_that_a_planner_makes():
+    """Plain data in, plain data out: the library call of the README."""
+    problem = commsched.gradient_problem(
+        [
+            commsched.Gradient("fc.weight", bytes=8_192_000, ready_ns=1_000_000),
+            commsched.Gradient("conv1.weight", bytes=37_632, ready_ns=9_000_000),
+        ],
+        commsched.AlphaBeta(alpha_us=30, bandwidth_gb_s=12),
+    )
+    result = commsched.optimize(problem)
+    assert result.status == "optimal"
+    assert result.makespan_ns == 9_000_000 + 30_000 + 3136
+    assert result.lower_bound_ns == result.makespan_ns
+    assert result.gap == 0
+    assert [bucket.names for bucket in result.plan.buckets] == [("fc.weight",), ("conv1.weight",)]
+    timeline = commsched.evaluate(problem, result.plan)
+    assert (timeline.exposed_ns, timeline.compute_ns) == (33_136, 9_000_000)
+
+
+def test_a_general_step_is_compared_too():
+    """A next forward pass: rules that have no meaning there are left out, with the reason."""
+    problem = Problem(
+        [Compute("b", 5), Collective("x", 9, after=("b",)), Compute("f", 5, after=("x",))],
+        {("dp", "allreduce"): AlphaBeta(0.001, 1)},
+    )
+    comparison = compare(problem)
+    assert ("no-overlap", "no overlap: part of the compute waits for communication") in (
+        comparison.skipped
+    )

@@ -1,0 +1,100 @@
+"""The best cap over all caps, against trying every cap."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from commsched.models import AlphaBeta, Gradient, GradientProblem, NotApplicableError
+from commsched.models.timeline import play
+from commsched.models.units import MIB
+from commsched.optimizer import best_cap, ddp, tuning
+from commsched.optimizer.comparison import handy_cap_mib
+from commsched.optimizer.tuning import cap_ranges
+
+
+def random_gradients(rng: random.Random, most: int = 9) -> GradientProblem:
+    """Return gradients with small sizes, so that every cap can be tried."""
+    gradients = [
+        Gradient(f"g{k}", rng.randint(0, 12), rng.randint(0, 60), rng.choice(["f4", "f4", "f2"]))
+        for k in range(rng.randint(1, most))
+    ]
+    return GradientProblem(gradients, AlphaBeta(rng.choice([0, 0.002, 0.01]), 1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cap_ranges_hold_exactly_the_caps_with_one_plan(seed):
+    """Within a range the plan is the same; the ranges follow each other without gaps."""
+    rng = random.Random(seed)
+    for _ in range(100):
+        problem = random_gradients(rng)
+        chains = [[problem.bytes[k] for k in chain] for chain in problem.chains.values()]
+        ranges = list(cap_ranges(chains))
+        assert ranges[0][0] == 1
+        assert ranges[-1][1] is None
+        for (_, last), (first, _) in pairwise(ranges):
+            assert first == last + 1
+        for first, last in ranges:
+            plans = {
+                ddp(problem, [cap])
+                for cap in range(first, (sum(problem.bytes) + 3 if last is None else last) + 1)
+            }
+            assert len(plans) <= 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_best_cap_equals_trying_every_cap(seed):
+    """The best makespan, its launches, and exactly the caps that reach it."""
+    rng = random.Random(seed)
+    for _ in range(100):
+        problem = random_gradients(rng)
+        top = sum(problem.bytes) + 2
+        tried = {}
+        for cap in range(1, top + 1):
+            plan = ddp(problem, [cap])
+            tried[cap] = (play(problem, plan).makespan_ns, plan.launches)
+        found = best_cap(problem)
+        best = min(tried.values())
+        assert (found.best.makespan_ns, found.best.launches) == best
+        high = top if found.best.high_bytes is None else found.best.high_bytes
+        for cap in range(found.best.low_bytes, high + 1):
+            assert tried[min(cap, top)] == best
+        low, high = found.flat
+        for cap in range(low, (top if high is None else min(high, top)) + 1):
+            assert tried[cap][0] <= best[0] * 1.01
+        if low > 1:
+            assert tried[low - 1][0] > best[0] * 1.01
+        if high is not None and high < top:
+            assert tried[high + 1][0] > best[0] * 1.01
+        for cap in range(1, found.ranges[0].low_bytes):
+            assert tried[cap][0] > best[0] * 1.01
+
+
+def test_small_caps_are_left_out_only_when_start_ups_alone_are_too_slow():
+    """With a large start-up most small caps need no look, and the result is the same."""
+    rng = random.Random(3)
+    gradients = [Gradient(f"g{k}", rng.randint(1, 40) * 4096, k * 1000) for k in range(120)]
+    problem = GradientProblem(gradients, AlphaBeta(50, 10))
+    found = best_cap(problem)
+    assert found.ranges[0].low_bytes > 1
+    for cap in (1, found.ranges[0].low_bytes // 2, found.ranges[0].low_bytes - 1):
+        assert play(problem, ddp(problem, [cap])).makespan_ns > found.best.makespan_ns * 1.01
+
+
+def test_too_many_plans_are_refused(monkeypatch):
+    """Beyond the limit the search says so and returns nothing."""
+    monkeypatch.setattr(tuning, "MAX_VISITS", 3)
+    with pytest.raises(NotApplicableError, match="too many plans"):
+        best_cap(GradientProblem([Gradient(f"g{k}", k, k) for k in range(5)], AlphaBeta(0, 1)))
+
+
+def test_a_handy_cap_lies_in_its_range_as_torch_reads_it():
+    """torch computes int(cap * 2**20): the handy number must land inside."""
+    rng = random.Random(1)
+    for _ in range(3000):
+        low = rng.randint(1, 10 ** rng.randint(1, 9))
+        high = low + rng.randint(0, 10 ** rng.randint(0, 9))
+        assert low <= int(handy_cap_mib(low, high) * MIB) <= high
+    assert handy_cap_mib(5 * MIB, None) == 10.0
