@@ -93,8 +93,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15, help="runs a size (fewer for the largest)")
     runs = parser.parse_args().runs
     curve = commsched.AlphaBeta(ALPHA_US, BANDWIDTH_GB_S)
-    print(f"{'gradients':>9}  {'build':>9}  {'optimize':>9}  {'per gradient':>12}  {'memory':>8}"
-          f"  {'merge':>9}  {'merge/optimize':>14}  {'merge over optimum':>18}")
+    print(
+        f"{'gradients':>9}  {'build':>9}  {'optimize':>9}  {'per gradient':>12}  {'memory':>8}"
+        f"  {'merge':>9}  {'merge/optimize':>14}  {'merge over optimum':>18}"
+    )
     for count in SIZES:
         listed = gradients(count)
         build: list[float] = []
@@ -111,8 +113,10 @@ def main() -> None:
         problem = commsched.gradient_problem(listed, curve)
         memory = peak_mib(lambda p=problem: commsched.optimize(p))
         took = statistics.median(solve)
-        text = (f"{count:>9,}  {1e3 * statistics.median(build):>6.2f} ms  {1e3 * took:>6.2f} ms"
-                f"  {1e9 * took / count:>9.0f} ns  {memory:>4.1f} MiB")
+        text = (
+            f"{count:>9,}  {1e3 * statistics.median(build):>6.2f} ms  {1e3 * took:>6.2f} ms"
+            f"  {1e9 * took / count:>9.0f} ns  {memory:>4.1f} MiB"
+        )
         if merge:
             slow = statistics.median(merge)
             best = commsched.optimize(problem).makespan_ns

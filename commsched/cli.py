@@ -154,7 +154,8 @@ def plan(
     console = make_console()
     print_problem(console, problem)
     if loaded.recorded is not None:
-        print_recorded(console, loaded.recorded)
+        recorded = today.timeline if today is not None and today.name == "recorded" else None
+        print_recorded(console, loaded.recorded, recorded)
     console.print()
     rows = [row for row in (today, _best_cap_row(comparison)) if row is not None]
     print_steps(console, [*rows, comparison.optimal], result)

@@ -12,7 +12,7 @@ from commsched.models import Problem, Reason, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import format_bytes, format_ns
 from commsched.optimizer import Comparison, Result, Row
-from commsched.optimizer.comparison import caps_text, handy_cap_mib, percent
+from commsched.optimizer.comparison import caps_text, percent
 from commsched.problems import RecordedStep
 
 MAX_BUCKET_ROWS = 40
@@ -42,8 +42,8 @@ def print_problem(console: Console, problem: Problem) -> None:
     )
 
 
-def print_recorded(console: Console, recorded: RecordedStep) -> None:
-    """Print what was read from a recording, and what is doubtful about it."""
+def print_recorded(console: Console, recorded: RecordedStep, modelled: Timeline | None) -> None:
+    """Print what was read from a recording, what is doubtful, and how far the model is from it."""
     report = recorded.report
     kept = ", ".join(f"{count} {what}" for what, count in report.kept.items())
     dropped = ", ".join(f"{count} {what}" for what, count in report.dropped.items())
@@ -59,12 +59,23 @@ def print_recorded(console: Console, recorded: RecordedStep) -> None:
         )
     for assumption in report.assumptions:
         console.print(Text(f"  assumed: {assumption}", style="dim"))
+    ends = [launch.end_ns for launch in recorded.launches if launch.end_ns is not None]
+    if ends and modelled is not None:
+        late = max(0, max(ends) - recorded.backward_end_ns)
+        console.print(
+            Text(
+                f"  as recorded, communication ended {format_ns(late)} after backward; the model "
+                f"says {format_ns(modelled.exposed_ns)} for the same buckets (it knows no "
+                "stragglers, no contention, and takes the network as given)"
+            )
+        )
 
 
 def print_steps(console: Console, rows: list[Row], result: Result) -> None:
     """Print rules and the bound, with step time, exposed time and launches."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
+    table.add_column("setting")
     table.add_column("step", justify="right")
     table.add_column("exposed", justify="right")
     table.add_column("over optimum", justify="right")
@@ -72,21 +83,23 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
     table.add_column("peak in flight", justify="right")
     for row in rows:
         timeline = row.timeline
-        title = f"{row.title} ({row.setting})" if row.setting else row.title
         over = "none"
         if row.over_optimal_ns > row.launches:
             share = percent(row.over_optimal_ns, timeline.makespan_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
-            Text(title, style="bold" if row.name == "optimal" else ""),
-            format_ns(timeline.makespan_ns),
+            Text(row.title, style="bold" if row.name == "optimal" else ""),
+            Text(row.setting),
+            format_ns(timeline.makespan_ns, 5),
             format_ns(timeline.exposed_ns),
             "-" if row.name == "optimal" else over,
             str(row.launches),
             format_bytes(timeline.peak_bytes),
         )
     least = max(0, result.lower_bound_ns - result.timeline.compute_ns)
-    table.add_row("lower bound", format_ns(result.lower_bound_ns), format_ns(least), "", "", "")
+    table.add_row(
+        "lower bound", "", format_ns(result.lower_bound_ns, 5), format_ns(least), "", "", ""
+    )
     console.print(table)
 
 
@@ -118,7 +131,7 @@ def print_buckets(console: Console, timeline: Timeline) -> None:
                 table.add_row("...", f"{hidden} more (all of them with --json)")
             continue
         cells = [
-            str(number),
+            str(number + 1),
             _members(launch.names),
             format_bytes(launch.bytes),
             format_ns(launch.ready_ns),
@@ -169,11 +182,9 @@ def print_settings(
     if comparison.cap is not None:
         best, flat = comparison.cap.best, comparison.cap.flat
         lost = comparison.row("ddp-best-cap").over_optimal_ns
-        cap = handy_cap_mib(best.low_bytes, best.high_bytes)
-        price = f"the step is {format_ns(lost)} longer" if lost else "the step is no longer"
-        console.print(
-            Text(f"With a single cap: bucket_cap_mb={cap:g}; {price} than with the plan above.")
-        )
+        setting = comparison.row("ddp-best-cap").setting
+        price = f"costs {format_ns(lost)} more" if lost else "costs no more"
+        console.print(Text(f"With a single cap: {setting}, which {price} than the plan above."))
         console.print(
             Text(
                 f"  Equally good: {caps_text(best.low_bytes, best.high_bytes)}; "

@@ -176,8 +176,8 @@ def format_bytes(count: int) -> str:
     raise AssertionError("unreachable")
 
 
-def format_ns(ns: int) -> str:
-    """Return a time for people: three or four figures in ns, us, ms or s.
+def format_ns(ns: int, figures: int = 3) -> str:
+    """Return a time for people, in ns, us, ms or s, with at least so many figures.
 
     Examples
     --------
@@ -193,5 +193,5 @@ def format_ns(ns: int) -> str:
         value, unit = value / 1000, "ms"
     if abs(value) >= 9999.5:
         value, unit = value / 1000, "s"
-    digits = max(0, 2 - max(0, math.floor(math.log10(abs(value)))))
+    digits = max(0, figures - 1 - max(0, math.floor(math.log10(abs(value)))))
     return f"{value:.{digits}f} {unit}"

@@ -146,8 +146,8 @@ def compare(
         cap = best_cap(problem)
         add(
             "ddp-best-cap",
-            "PyTorch DDP, best single cap",
-            caps_text(cap.best.low_bytes, cap.best.high_bytes),
+            "PyTorch DDP best single cap",
+            f"bucket_cap_mb={handy_cap_mib(cap.best.low_bytes, cap.best.high_bytes):g}",
             cap.plan,
         )
     except (NotApplicableError, DeadlockError) as error:
@@ -165,7 +165,7 @@ def caps_text(low_bytes: int, high_bytes: int | None) -> str:
     ('from 1.00 MiB to 4.00 MiB', 'up to 4.00 MiB', '1.00 MiB or more')
     """
     if high_bytes is None:
-        return f"{format_bytes(low_bytes)} or more"
+        return f"{format_bytes(low_bytes)} or more" if low_bytes > 1 else "any"
     if low_bytes <= 1:
         return f"up to {format_bytes(high_bytes)}"
     return f"from {format_bytes(low_bytes)} to {format_bytes(high_bytes)}"
@@ -177,7 +177,7 @@ def handy_cap_mib(low_bytes: int, high_bytes: int | None) -> float:
     Examples
     --------
     >>> handy_cap_mib(67108865, 100663296), handy_cap_mib(1048577, 1100000)
-    (70.0, 1.03)
+    (70.0, 1.01)
     """
     high_bytes = 2 * low_bytes + MIB if high_bytes is None else high_bytes
     for exponent in range(6, -7, -1):
@@ -203,7 +203,7 @@ def verdict(result: Result, today: Row | None) -> str:
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
     >>> comparison = compare(GradientProblem([Gradient("a", 5000, ready_ns=10)], AlphaBeta(3, 1)))
     >>> verdict(comparison.result, comparison.row("ddp"))
-    'nothing to gain: PyTorch DDP, default, is already optimal, do not tune'
+    'nothing to gain: PyTorch DDP default is already optimal; do not tune'
     """
     if today is None:
         return (
@@ -214,7 +214,8 @@ def verdict(result: Result, today: Row | None) -> str:
     most, gained = now_ns - result.lower_bound_ns, now_ns - result.makespan_ns
     name = today.title
     if most <= today.launches:
-        return f"nothing to gain: {name}, is already optimal, do not tune"
+        verb = "are" if name.endswith("buckets") else "is"
+        return f"nothing to gain: {name} {verb} already optimal; do not tune"
     share = percent(most, now_ns)
     if most * 1000 < now_ns:
         return (

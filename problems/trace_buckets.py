@@ -27,12 +27,15 @@ class LaunchSize:
         Its recorded size and type; None if not recorded.
     in_hook
         Whether it was issued inside a gradient's hook; that gradient then is a member.
+    shape
+        The dimensions of its only tensor; None if there are several or they were not recorded.
     """
 
     started_gradients: int
     elements: int | None
     dtype: str | None
     in_hook: bool = True
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +183,9 @@ def match_after_backward(
         if launch.elements in sums:
             members = tuple(pool[: sums.index(launch.elements) + 1])
         else:
-            single = next((k for k in pool if sizes[k].elements == launch.elements), None)
-            members = () if single is None else (single,)
+            same = [k for k in pool if sizes[k].elements == launch.elements]
+            same.sort(key=lambda k: sizes[k].shape != launch.shape)
+            members = tuple(same[:1])
         taken = set(members)
         found.append(Membership(members, exact=bool(members)))
         pending = [k for k in pending if k not in taken]

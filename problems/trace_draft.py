@@ -209,6 +209,7 @@ def _launch_sizes(launches: Sequence[AllReduce], hooks: Sequence[Op]) -> list[La
             launch.elements,
             launch.dtype,
             launch.issued,
+            launch.shape,
         )
         for launch in launches
     ]

@@ -121,3 +121,16 @@ def list_elements(dims: object) -> int | None:
     shapes = [shape_of(shape) for shape in dims[0]]
     known = [shape for shape in shapes if shape is not None]
     return sum(map(prod, known)) if len(known) == len(shapes) else None
+
+
+def only_shape(dims: object) -> tuple[int, ...] | None:
+    """Return the shape of a list of one tensor in ``Input Dims``; None if it is something else.
+
+    Examples
+    --------
+    >>> only_shape([[[1024, 256]], []]), only_shape([[[3], [4]]])
+    ((1024, 256), None)
+    """
+    if not isinstance(dims, list) or not dims or not isinstance(dims[0], list) or len(dims[0]) != 1:
+        return None
+    return shape_of(dims[0][0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from commsched.models.collectives import Kind
 from commsched.problems.chrome_trace import Op
-from commsched.problems.trace_dtypes import dtype_name, list_elements, tensor_sizes
+from commsched.problems.trace_dtypes import dtype_name, list_elements, only_shape, tensor_sizes
 from commsched.problems.trace_events import TraceEvents
 
 UNKNOWN_GROUP = "dp"
@@ -25,6 +25,8 @@ class AllReduce:
         The outermost event that speaks of it.
     elements, dtype
         Its recorded size and type; None if not recorded.
+    shape
+        The dimensions of its only tensor; None if there are several or they were not recorded.
     group
         The process group's name.
     on_gpu
@@ -39,6 +41,7 @@ class AllReduce:
     op: Op
     elements: int | None = None
     dtype: str | None = None
+    shape: tuple[int, ...] | None = None
     group: str = UNKNOWN_GROUP
     on_gpu: bool = False
     ran: tuple[int, int] | None = None
@@ -121,6 +124,8 @@ def _read_part(launch: AllReduce, part: Op) -> None:
         elements = list_elements(arguments.get("Input Dims"))
     if launch.elements is None:
         launch.elements = elements
+    if launch.shape is None:
+        launch.shape = only_shape(arguments.get("Input Dims"))
     if launch.dtype is None:
         launch.dtype = dtype
     launch.on_gpu |= part.name.startswith(("nccl:", "rccl:", "xccl:", "hccl:"))

@@ -122,6 +122,23 @@ def test_dlrm_with_two_modules_on_eight_ranks(tmp_path):
 
 
 @pytest.mark.shared
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_reduces_after_backward_are_told_apart_by_shape(rank):
+    """Each gradient is reduced by itself after backward; two of them have equally many bytes."""
+    step = read_profiler_trace(
+        shared_data(f"local-torch-2.14.1/moe_a2a_gloo_rank{rank}.pt.trace.json.gz")
+    )
+    assert [launch.names for launch in step.launches] == [
+        ("grad003 [1024x256]",),
+        ("grad002 [1024]",),
+        ("grad001 [256x1024]",),
+        ("grad000 [256]",),
+    ]
+    assert step.plan is not None
+    assert step.report.dropped["all_to_all collectives"] == 3
+
+
+@pytest.mark.shared
 def test_unseen_parameters_are_said():
     """A recommender with parameters that are in a bucket but get no gradient."""
     step = read_profiler_trace(shared_data("hta/negative_queue_rank0_of16.json.gz"))

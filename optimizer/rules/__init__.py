@@ -39,7 +39,7 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("ddp", "PyTorch DDP, default", "first 1 MiB, then 25 MiB", ddp),
+    Rule("ddp", "PyTorch DDP default", "1 MiB, then 25 MiB", ddp),
     Rule("one-each", "one launch for each gradient", "", one_each),
     Rule("one-bucket", "one bucket for all", "", one_bucket),
     Rule("no-overlap", "no overlap", "after backward", no_overlap),
