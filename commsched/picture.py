@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,30 +21,40 @@ from commsched.models.errors import InputError, MissingExtraError
 from commsched.models.exposure import merge_intervals, overlap
 from commsched.models.timeline import Launch, Span, Timeline
 from commsched.models.units import format_bytes, format_ns
+from commsched.sheet import (
+    BAND,
+    BODY,
+    BOX,
+    COMPUTE,
+    DASHES,
+    EXPOSED,
+    FAINT,
+    GAP,
+    HEADING,
+    KIND_COLOURS,
+    LANE,
+    LINE,
+    MARGIN,
+    MOST_MARKS,
+    ROW,
+    RULE,
+    SMALL,
+    SOFT,
+    SPECK,
+    STRONG,
+    THIN,
+    TITLE,
+    WIDTH,
+    Sheet,
+    clean,
+    draw_axis,
+    shorten,
+    text_width,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-UNITS = (("us", 3, 999.5e3), ("ms", 6, 9999.5e6), ("s", 9, math.inf))  # 10**3 ns, up to 999.5 us
-# All lengths are inches and all text sizes points. The gutter holds the end of each step.
-WIDTH, MARGIN, GUTTER, WIDEST_LABEL = 10.0, 0.2, 1.4, 1.6
-LINE, ROW, BOX, GAP, LANE = 0.19, 0.26, 0.36, 0.07, 0.42
-TITLE, HEADING, BODY, SMALL = 13.0, 10.0, 8.5, 7.5
-THIN, SPECK = 0.03, 0.012  # narrower boxes are merged with their neighbours, or drawn wider
-MOST_MARKS = 60  # gradients of a backward, or launches of a channel, that are marked one by one
-
-INK, SOFT, FAINT, RULE = "#1a1a1a", "#595959", "#8c8c8c", "#e6e6e6"
-COMPUTE, BAND, STRONG = "#c8ccd1", "#fdeee2", "#a34a10"
-EXPOSED = {"facecolor": "#ee7f31", "edgecolor": "#d2651d", "hatch": "////"}
-DASHES = {"linestyle": (0, (4, 2)), "zorder": 2}
-KIND_COLOURS = {
-    "allreduce": "#a8d1f2",
-    "reduce_scatter": "#9adbc2",
-    "all_gather": "#ebbcd8",
-    "all_to_all": "#f2e68c",
-    "broadcast": "#c9bfee",
-    "send_recv": "#d9c6a8",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "")
         matplotlib.rcParams["hatch.linewidth"] = 0.5
         figure = _figure(panels, title, subtitle)
         undated = {"Date": None, "Creator": "commsched"} if suffix == ".svg" else {"Software": None}
-        metadata = {"Title": _clean(title), **undated}
+        metadata = {"Title": clean(title), **undated}
         dpi = min(160.0, 30_000 / figure.get_figheight())
         figure.savefig(picture, format=suffix[1:], dpi=dpi, metadata=metadata)
     unfinished = path.with_name(f".{os.getpid()}-unfinished{suffix}")
@@ -158,115 +167,6 @@ class _Row(NamedTuple):
     launches: list[Launch]
 
 
-class _Sheet:
-    """The page in inches from its top left corner, and where times lie on it."""
-
-    def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
-        from matplotlib.figure import Figure
-
-        self.figure = Figure(facecolor="white")
-        self.axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set_axis_off()
-        first = min(launch.ready_ns for each in timelines for launch in each.launches)
-        last = max(each.makespan_ns for each in timelines)
-        used = {launch.key.kind for each in timelines for launch in each.launches}
-        self.kinds = [kind for kind in KIND_COLOURS if kind in used]
-        self.foot = 0.05 if len(used) > 1 else 0.0  # of an exposed box, keeps the kind's colour
-        self.cut = last / 2 < first < last
-        self.first_ns = max(0, first - math.ceil((last - first) / 12)) if self.cut else 0
-        self.window_ns = max(last - self.first_ns, 10)
-        self.left, self.right = left, WIDTH - GUTTER
-        self.unit, self.decimals, _ = next(u for u in UNITS if last < u[2])
-        self.origin_ns, self.since = 0, "from the start of the step"
-        if self.window_ns * 1000 < last:  # the first digits would be the same on every tick
-            coarse = 10 ** math.floor(math.log10(self.window_ns))
-            self.origin_ns = self.first_ns // coarse * coarse
-            self.since = f"after {self.origin_ns / 10**self.decimals:.15g} {self.unit}"
-            self.unit, self.decimals, _ = next(u for u in UNITS if self.window_ns < u[2])
-
-    def x(self, ns: float) -> float:
-        """Return where a time lies, or the start of the axis if the time is before it."""
-        share = max(0.0, ns - self.first_ns) / self.window_ns
-        return self.left + (self.right - self.left) * share
-
-    def at(self, ns: int) -> str:
-        """Return a moment with four figures, or more where the axis needs them."""
-        shift = ns - self.origin_ns
-        figures = 3 - math.floor(math.log10(min(self.window_ns, max(shift, 1))))
-        digits = min(max(self.decimals + figures, 0), self.decimals) if shift else 0
-        sign = "+" * (self.origin_ns > 0)
-        return f"{sign}{shift / 10**self.decimals:.{digits}f} {self.unit}"
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return where the axis' ticks lie, with their labels."""
-        from matplotlib.ticker import MaxNLocator
-
-        unit_ns = 10**self.decimals
-        low = (self.first_ns - self.origin_ns) / unit_ns
-        high = low + self.window_ns / unit_ns
-        values = MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        near = 1e-9 * high
-        shown = [float(value) for value in values if low - near <= value <= high + near]
-        digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
-        return [(self.x(v * unit_ns + self.origin_ns), f"{v:.{digits}f}") for v in shown]
-
-    def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
-        """Write a line centred on the height ``y``."""
-        written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
-        written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
-
-    def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
-        """Fill a rectangle whose top left corner is given."""
-        from matplotlib.patches import Rectangle
-
-        box = self.axes.add_patch(Rectangle((x, y), width, height))
-        box.set(**{"linewidth": 0, "zorder": 3, **style})
-
-    def line(self, xs: Sequence[float], ys: Sequence[float], **style: object) -> None:
-        """Draw a line through points; NaN breaks it."""
-        from matplotlib.lines import Line2D
-
-        line = self.axes.add_line(Line2D(xs, ys, solid_capstyle="butt"))
-        line.set(**{"color": INK, "linewidth": 0.8, "zorder": 4, **style})
-
-    def dots(self, xs: Sequence[float], ys: Sequence[float], size: float = 3.0) -> None:
-        """Draw a dot at each point."""
-        self.line(xs, ys, linestyle="none", marker="o", markersize=size, markeredgewidth=0)
-
-
-def _clean(text: str) -> str:
-    """Return a text as one line without anything that cannot be printed."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-
-
-def _width(text: str, size: float = BODY, bold: bool = False) -> float:
-    """Return how wide a text is, with a little to spare for other renderers."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(size=size, weight="bold" if bold else "normal")
-    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72 * 1.03
-
-
-def _wrap(text: str, size: float, bold: bool = False) -> list[str]:
-    """Return a text as lines that fit on the sheet; words that are too long are broken."""
-    for letters in range(240, 0, -4):
-        lines = textwrap.wrap(_clean(text), letters)
-        if all(_width(line, size, bold) <= WIDTH - 2 * MARGIN for line in lines):
-            break
-    return lines
-
-
-def _shorten(text: str) -> str:
-    """Return a row's label; letters are left out of the middle of a long one."""
-    text = short = _clean(text)
-    keep = len(text)
-    while _width(short) > WIDEST_LABEL:
-        keep -= 1
-        short = f"{text[: (keep + 1) // 2]}…{text[len(text) - keep // 2 :]}"
-    return short
-
-
 def _rows(timeline: Timeline) -> list[_Row]:
     """Return a row for each stream that computes, then one for each channel."""
     streams: dict[str, list[Span]] = {}
@@ -275,7 +175,7 @@ def _rows(timeline: Timeline) -> list[_Row]:
             streams.setdefault(span.stream, []).append(span)
     rows = []
     for stream, spans in streams.items():
-        parts = [_Part(s.start_ns, s.end_ns, _clean(s.name), COMPUTE) for s in spans]
+        parts = [_Part(s.start_ns, s.end_ns, clean(s.name), COMPUTE) for s in spans]
         marks: list[int] = []
         if _is_backward(timeline):
             whole = merge_intervals((part.start_ns, part.end_ns) for part in parts)
@@ -299,7 +199,7 @@ def _is_backward(timeline: Timeline) -> bool:
     )
 
 
-def _groups(parts: Iterable[_Part], sheet: _Sheet) -> list[list[_Part]]:
+def _groups(parts: Iterable[_Part], sheet: Sheet) -> list[list[_Part]]:
     """Return the boxes of a row: parts that are too thin to tell apart share one."""
     groups: list[list[_Part]] = []
     free_from = -math.inf
@@ -329,7 +229,7 @@ def _labels(group: Sequence[_Part]) -> list[tuple[str, ...]]:
 
 
 def _draw_boxes(
-    sheet: _Sheet, y: float, height: float, row: _Row, busy: Sequence[tuple[int, int]]
+    sheet: Sheet, y: float, height: float, row: _Row, busy: Sequence[tuple[int, int]]
 ) -> None:
     """Draw a row's boxes with what they say, and the marks on them."""
     seam = (-math.inf, 0.0)
@@ -353,7 +253,7 @@ def _draw_boxes(
             for slash in (x + 0.04, x + 0.09):
                 sheet.line((slash, slash + 0.06), (y + height, y), color="white", linewidth=1.6)
         for lines in _labels(group):
-            if max(_width(line, SMALL) for line in lines) + 0.08 <= width:
+            if max(text_width(line, SMALL) for line in lines) + 0.08 <= width:
                 for number, line in enumerate(lines):
                     middle = y + height / 2 + 0.14 * (number - (len(lines) - 1) / 2)
                     sheet.text(x + width / 2, middle, line, SMALL, ha="center")
@@ -362,7 +262,7 @@ def _draw_boxes(
         sheet.line((mark, mark), (y + height * 0.7, y + height), color=FAINT, linewidth=0.7)
 
 
-def _draw_waits(sheet: _Sheet, y: float, launches: Iterable[Launch]) -> float:
+def _draw_waits(sheet: Sheet, y: float, launches: Iterable[Launch]) -> float:
     """Draw when buckets were ready and how long they waited; return where the boxes begin."""
     ordered = sorted(launches, key=lambda launch: (launch.ready_ns, launch.start_ns))
     dotted = len(ordered) <= MOST_MARKS
@@ -387,7 +287,7 @@ def _draw_waits(sheet: _Sheet, y: float, launches: Iterable[Launch]) -> float:
     return y + space * count + 0.02
 
 
-def _draw_end(sheet: _Sheet, y: float, timeline: Timeline) -> None:
+def _draw_end(sheet: Sheet, y: float, timeline: Timeline) -> None:
     """Draw the bracket over what is exposed, and when the step ends."""
     left, right = sheet.x(timeline.compute_ns), sheet.x(timeline.makespan_ns)
     label, colour = "nothing exposed", SOFT
@@ -396,7 +296,7 @@ def _draw_end(sheet: _Sheet, y: float, timeline: Timeline) -> None:
         sheet.line((left, right), (y, y), color=STRONG, linewidth=1.2)
         for x in (left, right):
             sheet.line((x, x), (y - 0.05, y + 0.05), color=STRONG, linewidth=1.2)
-    width = _width(label, bold=True) + 0.1
+    width = text_width(label, bold=True) + 0.1
     end = f"ends at {sheet.at(timeline.makespan_ns)}"
     if width + 0.3 <= right - left:
         sheet.box((left + right - width) / 2, y - 0.05, width, 0.1, facecolor=BAND, zorder=5)
@@ -408,10 +308,10 @@ def _draw_end(sheet: _Sheet, y: float, timeline: Timeline) -> None:
     sheet.text(right + 0.07, y, end)
 
 
-def _draw_panel(sheet: _Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> tuple[float, float]:
+def _draw_panel(sheet: Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> tuple[float, float]:
     """Draw one panel below ``y``; return where its time begins, below the title, and ends."""
     timeline = panel.timeline
-    for line in _wrap(panel.title, HEADING, bold=True):
+    for line in wrap(panel.title, HEADING, bold=True):
         back = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
         sheet.text(MARGIN, y + LINE / 2, line, HEADING, weight="bold", bbox=back)
         y += LINE
@@ -422,7 +322,7 @@ def _draw_panel(sheet: _Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> 
         height = ROW
         if row.launches:
             y, height = _draw_waits(sheet, y, row.launches), BOX
-        label = _shorten(row.label)
+        label = shorten(row.label)
         sheet.text(sheet.left - 0.1, y + height / 2, label, ha="right")
         sheet.line((sheet.left, sheet.right), [y + height] * 2, color=RULE, zorder=1)
         _draw_boxes(sheet, y, height, row, timeline.busy)
@@ -435,22 +335,7 @@ def _draw_panel(sheet: _Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> 
     return top, y
 
 
-def _draw_axis(sheet: _Sheet, y: float) -> float:
-    """Draw the time axis below ``y`` and return where it ends."""
-    sheet.line((sheet.left, sheet.right), (y, y))
-    for x, label in sheet.ticks():
-        sheet.line((x, x), (y, y + 0.05))
-        sheet.text(x, y + 0.14, label, ha="center")
-    sheet.text(sheet.right, y + 0.34, f"time {sheet.since}, in {sheet.unit}", ha="right")
-    if sheet.cut:
-        note = f"from {format_ns(sheet.first_ns)}: before it there is only compute"
-        sheet.text(sheet.left, y + 0.34, note, style="italic", color=SOFT)
-        for x in (sheet.left + 0.01, sheet.left + 0.07):
-            sheet.line((x, x + 0.06), (y + 0.06, y - 0.06))
-    return y + 0.5
-
-
-def _draw_legend(sheet: _Sheet, y: float, timelines: Sequence[Timeline]) -> float:
+def _draw_legend(sheet: Sheet, y: float, timelines: Sequence[Timeline]) -> float:
     """Draw below ``y`` what the signs mean that the picture shows; return where it ends."""
     hidden = ", hidden" if len(sheet.kinds) == 1 else ""
     entries: list[tuple[str, dict[str, object]]] = [("compute", {"facecolor": COMPUTE})]
@@ -465,7 +350,7 @@ def _draw_legend(sheet: _Sheet, y: float, timelines: Sequence[Timeline]) -> floa
         entries.append((what + (f" at {sheet.at(min(ends))}" if len(ends) == 1 else ""), DASHES))
     x = MARGIN
     for label, style in entries:
-        width = 0.32 + _width(label)
+        width = 0.32 + text_width(label)
         if x + width > WIDTH - MARGIN:
             x, y = MARGIN, y + LINE + 0.02
         middle = y + LINE / 2
@@ -483,12 +368,12 @@ def _draw_legend(sheet: _Sheet, y: float, timelines: Sequence[Timeline]) -> floa
 def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     timelines = [panel.timeline for panel in panels]
     rows = [_rows(each) for each in timelines]
-    widest = max(_width(_shorten(row.label)) for each in rows for row in each)
-    sheet, y = _Sheet(timelines, MARGIN + 0.1 + widest), MARGIN - 0.05
-    for line in _wrap(title, TITLE, bold=True):
+    widest = max(text_width(shorten(row.label)) for each in rows for row in each)
+    sheet, y = Sheet(timelines, MARGIN + 0.1 + widest), MARGIN - 0.05
+    for line in wrap(title, TITLE, bold=True):
         sheet.text(MARGIN, y + 0.13, line, TITLE, weight="bold")
         y += 0.26
-    for line in _wrap(subtitle, BODY):
+    for line in wrap(subtitle, BODY):
         sheet.text(MARGIN, y + LINE / 2, line, color=SOFT)
         y += LINE
     last_end, last_bottom = -1, 0.0
@@ -497,7 +382,7 @@ def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
         end, x = panel.timeline.compute_ns, sheet.x(panel.timeline.compute_ns)
         sheet.line((x, x), (last_bottom if end == last_end else top, y), **DASHES)
         last_end, last_bottom = end, y
-    y = _draw_legend(sheet, _draw_axis(sheet, y + 0.04), timelines)
+    y = _draw_legend(sheet, draw_axis(sheet, y + 0.04), timelines)
     sheet.figure.set_size_inches(WIDTH, y + 0.12)
     sheet.axes.set(xlim=(0, WIDTH), ylim=(y + 0.12, 0))
     return sheet.figure

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from golden_files import golden
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_files import golden
 from strategies import PROPERTY
 
 from commsched import models

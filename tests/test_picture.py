@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from commsched import picture
+from commsched import sheet as sheet_module
 from commsched.models import (
     KINDS,
     AlphaBeta,
@@ -323,7 +324,7 @@ def test_no_text_is_cut_off_or_covers_another(case):
 
 
 def test_levels_of_waiting_launches_do_not_overlap():
-    class Recorder(picture._Sheet):
+    class Recorder(sheet_module.Sheet):
         """A sheet that remembers its lines."""
 
         def line(self, xs, ys, **style):

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from golden_files import golden
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_files import golden
 from strategies import PROPERTY
 
 from commsched.models import Bucket, InputError, Plan, close_at_or_above

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from golden_files import golden
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_files import golden
 from strategies import PROPERTY, problems
 
 from commsched.models import (

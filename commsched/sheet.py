@@ -1,0 +1,159 @@
+"""The sheet that pictures are drawn on: lengths in inches, times on its axis, texts that fit.
+
+Everything is placed in inches from the top left corner, so the width of every text is known before it
+is placed. Matplotlib is imported only when something is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+from commsched.models.timeline import Timeline
+from commsched.models.units import format_ns
+
+UNITS = (("us", 3, 999.5e3), ("ms", 6, 9999.5e6), ("s", 9, math.inf))  # 10**3 ns, up to 999.5 us
+# All lengths are inches and all text sizes points. The gutter holds the end of each step.
+WIDTH, MARGIN, GUTTER, WIDEST_LABEL = 10.0, 0.2, 1.4, 1.6
+LINE, ROW, BOX, GAP, LANE = 0.19, 0.26, 0.36, 0.07, 0.42
+TITLE, HEADING, BODY, SMALL = 13.0, 10.0, 8.5, 7.5
+THIN, SPECK = 0.03, 0.012  # narrower boxes are merged with their neighbours, or drawn wider
+MOST_MARKS = 60  # gradients of a backward, or launches of a channel, that are marked one by one
+
+INK, SOFT, FAINT, RULE = "#1a1a1a", "#595959", "#8c8c8c", "#e6e6e6"
+COMPUTE, BAND, STRONG = "#c8ccd1", "#fdeee2", "#a34a10"
+EXPOSED = {"facecolor": "#ee7f31", "edgecolor": "#d2651d", "hatch": "////"}
+DASHES = {"linestyle": (0, (4, 2)), "zorder": 2}
+KIND_COLOURS = {
+    "allreduce": "#a8d1f2",
+    "reduce_scatter": "#9adbc2",
+    "all_gather": "#ebbcd8",
+    "all_to_all": "#f2e68c",
+    "broadcast": "#c9bfee",
+    "send_recv": "#d9c6a8",
+}
+
+
+class Sheet:
+    """The page in inches from its top left corner, and where times lie on it."""
+
+    def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.figure = Figure(facecolor="white")
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        first = min(launch.ready_ns for each in timelines for launch in each.launches)
+        last = max(each.makespan_ns for each in timelines)
+        used = {launch.key.kind for each in timelines for launch in each.launches}
+        self.kinds = [kind for kind in KIND_COLOURS if kind in used]
+        self.foot = 0.05 if len(used) > 1 else 0.0  # of an exposed box, keeps the kind's colour
+        self.cut = last / 2 < first < last
+        self.first_ns = max(0, first - math.ceil((last - first) / 12)) if self.cut else 0
+        self.window_ns = max(last - self.first_ns, 10)
+        self.left, self.right = left, WIDTH - GUTTER
+        self.unit, self.decimals, _ = next(u for u in UNITS if last < u[2])
+        self.origin_ns, self.since = 0, "from the start of the step"
+        if self.window_ns * 1000 < last:  # the first digits would be the same on every tick
+            coarse = 10 ** math.floor(math.log10(self.window_ns))
+            self.origin_ns = self.first_ns // coarse * coarse
+            self.since = f"after {self.origin_ns / 10**self.decimals:.15g} {self.unit}"
+            self.unit, self.decimals, _ = next(u for u in UNITS if self.window_ns < u[2])
+
+    def x(self, ns: float) -> float:
+        """Return where a time lies, or the start of the axis if the time is before it."""
+        share = max(0.0, ns - self.first_ns) / self.window_ns
+        return self.left + (self.right - self.left) * share
+
+    def at(self, ns: int) -> str:
+        """Return a moment with four figures, or more where the axis needs them."""
+        shift = ns - self.origin_ns
+        figures = 3 - math.floor(math.log10(min(self.window_ns, max(shift, 1))))
+        digits = min(max(self.decimals + figures, 0), self.decimals) if shift else 0
+        sign = "+" * (self.origin_ns > 0)
+        return f"{sign}{shift / 10**self.decimals:.{digits}f} {self.unit}"
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return where the axis' ticks lie, with their labels."""
+        from matplotlib.ticker import MaxNLocator
+
+        unit_ns = 10**self.decimals
+        low = (self.first_ns - self.origin_ns) / unit_ns
+        high = low + self.window_ns / unit_ns
+        values = MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        near = 1e-9 * high
+        shown = [float(value) for value in values if low - near <= value <= high + near]
+        digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
+        return [(self.x(v * unit_ns + self.origin_ns), f"{v:.{digits}f}") for v in shown]
+
+    def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
+        """Write a line centred on the height ``y``."""
+        written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
+        written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
+
+    def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
+        """Fill a rectangle whose top left corner is given."""
+        from matplotlib.patches import Rectangle
+
+        box = self.axes.add_patch(Rectangle((x, y), width, height))
+        box.set(**{"linewidth": 0, "zorder": 3, **style})
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], **style: object) -> None:
+        """Draw a line through points; NaN breaks it."""
+        from matplotlib.lines import Line2D
+
+        line = self.axes.add_line(Line2D(xs, ys, solid_capstyle="butt"))
+        line.set(**{"color": INK, "linewidth": 0.8, "zorder": 4, **style})
+
+    def dots(self, xs: Sequence[float], ys: Sequence[float], size: float = 3.0) -> None:
+        """Draw a dot at each point."""
+        self.line(xs, ys, linestyle="none", marker="o", markersize=size, markeredgewidth=0)
+
+
+def clean(text: str) -> str:
+    """Return a text as one line without anything that cannot be printed."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def text_width(text: str, size: float = BODY, bold: bool = False) -> float:
+    """Return how wide a text is, with a little to spare for other renderers."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72 * 1.03
+
+
+def wrap(text: str, size: float, bold: bool = False) -> list[str]:
+    """Return a text as lines that fit on the sheet; words that are too long are broken."""
+    for letters in range(240, 0, -4):
+        lines = textwrap.wrap(clean(text), letters)
+        if all(text_width(line, size, bold) <= WIDTH - 2 * MARGIN for line in lines):
+            break
+    return lines
+
+
+def shorten(text: str) -> str:
+    """Return a row's label; letters are left out of the middle of a long one."""
+    text = short = clean(text)
+    keep = len(text)
+    while text_width(short) > WIDEST_LABEL:
+        keep -= 1
+        short = f"{text[: (keep + 1) // 2]}…{text[len(text) - keep // 2 :]}"
+    return short
+
+
+def draw_axis(sheet: Sheet, y: float) -> float:
+    """Draw the time axis below ``y`` and return where it ends."""
+    sheet.line((sheet.left, sheet.right), (y, y))
+    for x, label in sheet.ticks():
+        sheet.line((x, x), (y, y + 0.05))
+        sheet.text(x, y + 0.14, label, ha="center")
+    sheet.text(sheet.right, y + 0.34, f"time {sheet.since}, in {sheet.unit}", ha="right")
+    if sheet.cut:
+        note = f"from {format_ns(sheet.first_ns)}: before it there is only compute"
+        sheet.text(sheet.left, y + 0.34, note, style="italic", color=SOFT)
+        for x in (sheet.left + 0.01, sheet.left + 0.07):
+            sheet.line((x, x + 0.06), (y + 0.06, y - 0.06))
+    return y + 0.5
