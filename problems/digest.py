@@ -22,7 +22,7 @@ def problem_digest(problem: Problem) -> str:
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
     >>> problem = GradientProblem([Gradient("a", 4, 2000)], AlphaBeta(1, 1))
     >>> problem_digest(problem)[:23]
-    'sha256:52ce0d5cdb6cd7c2'
+    'sha256:1eb297eee6d68b96'
     """
     used = sorted({(key.group, key.kind) for key in problem.chains})
     content: dict[str, Any] = {
