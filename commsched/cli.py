@@ -6,6 +6,8 @@ Results go to standard output, messages to standard error. Exit codes: 0 a plan 
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -16,8 +18,14 @@ import typer
 
 from commsched import __version__
 from commsched.documents import comparison_document, plan_document, timeline_document
-from commsched.models import AlphaBeta, CostCurve, Plan, evaluate
-from commsched.models.errors import CommschedError, DeadlockError, InputError, SolverError
+from commsched.models import AlphaBeta, CostCurve, Plan, Problem, Timeline, evaluate
+from commsched.models.errors import (
+    CommschedError,
+    DeadlockError,
+    InputError,
+    PlanError,
+    SolverError,
+)
 from commsched.models.units import format_ns
 from commsched.optimizer import (
     METHODS,
@@ -35,14 +43,17 @@ from commsched.optimizer import (
 from commsched.output import (
     make_console,
     print_buckets,
+    print_left_out,
     print_problem,
     print_proof,
     print_recorded,
     print_settings,
     print_steps,
+    print_verdict,
 )
 from commsched.problems import Loaded, load, plan_of, problem_digest, read_costs, read_plan
 from commsched.problems.files import write_bytes
+from commsched.problems.schema import PlanFile
 from commsched.verification import verify as verify_plan
 
 EXIT_INPUT, EXIT_INFEASIBLE, EXIT_LIMIT, EXIT_BUG = 2, 3, 4, 70
@@ -142,12 +153,11 @@ def plan(
     comparison = compare(problem, result=result)
     today = _today(comparison, loaded)
     sentence = verdict(result, today)
-    if out is not None or as_json:
-        document = {**plan_document(result), "verdict": sentence}
-        if out is not None:
-            write_bytes(out, _json_bytes(document))
+    document = {**plan_document(result), "verdict": sentence}
     if picture is not None:
         _draw_plan(picture, comparison, today)
+    if out is not None:
+        write_bytes(out, _json_bytes(document))
     if as_json:
         _print_json(document)
         return
@@ -161,7 +171,7 @@ def plan(
     print_steps(console, [*rows, comparison.optimal], result)
     console.print()
     print_proof(console, result)
-    console.print(f"verdict: {sentence}", style="bold", markup=False)
+    print_verdict(console, sentence)
     console.print()
     print_buckets(console, result.timeline)
     print_settings(console, problem, result, comparison)
@@ -197,8 +207,8 @@ def compare_command(
     console.print()
     print_proof(console, comparison.result)
     for name, reason in comparison.skipped:
-        console.print(f"left out: {name}: {reason}", markup=False)
-    console.print(f"verdict: {sentence}", style="bold", markup=False)
+        print_left_out(console, name, reason)
+    print_verdict(console, sentence)
 
 
 @app.command("evaluate")
@@ -217,7 +227,7 @@ def evaluate_command(
     planned = read_plan(plan_file)
     if planned.problem_digest != problem_digest(problem):
         typer.echo(f"commsched: warning: {plan_file} was made for another problem", err=True)
-    timeline = evaluate(problem, plan_of(planned))
+    timeline = _evaluate(problem, planned, plan_file)
     if as_json:
         _print_json(timeline_document(problem, timeline))
         return
@@ -244,7 +254,7 @@ def verify_command(
 ) -> None:
     """Check a plan file against its problem, without a solver."""
     problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
-    checks = verify_plan(problem, read_plan(plan_file), str(plan_file))
+    checks = verify_plan(problem, read_plan(plan_file), plan_file)
     if as_json:
         _print_json({"verified": True, "checks": checks})
         return
@@ -270,6 +280,13 @@ def _load(
             raise InputError("--alpha-us and --bandwidth-gb-s go together")
         cost = AlphaBeta(alpha_us, bandwidth_gb_s)
     return load(file, cost=cost, step=step, sizes=sizes)
+
+
+def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:
+    try:
+        return evaluate(problem, plan_of(planned, path))
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
 
 
 def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
@@ -308,15 +325,21 @@ def _json_bytes(document: dict[str, Any]) -> bytes:
 
 
 def _print_json(document: dict[str, Any]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # JSON is, whatever the terminal is
     sys.stdout.write(_json_bytes(document).decode())
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="commsched", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
         _fail(error.format_message(), EXIT_INPUT)
     except typer.Abort:
@@ -325,9 +348,12 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"internal error, please report it: {error}", EXIT_BUG)
     except CommschedError as error:
         _fail(str(error), EXIT_INPUT)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        # Nothing more can be printed; without this the interpreter would try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        _fail(f"cannot write: {error.strerror or error}", EXIT_INPUT)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from commsched.export import ddp_settings
 from commsched.export.ddp import MIN_TORCH
-from commsched.models import Problem, Timeline, launch_exposures
+from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import MIB, us_from_ns
 from commsched.optimizer import CapTuning, Comparison, Result, Row
@@ -61,18 +61,21 @@ def plan_document(result: Result) -> dict[str, Any]:
         "bound_proof": result.bound.proof,
         "gap": result.gap,
     }
-    if result.plan is None:
-        return document
-    document["slack_us"] = us_from_ns(result.slack_ns)
-    document.update(timeline_document(result.problem, result.timeline))
-    try:
-        settings = ddp_settings(result.problem, result.plan)
-    except NotApplicableError:
-        return document
-    document["settings"] = {
-        "ddp": {"bucket_cap_mb_list": list(settings.bucket_cap_mb_list), "min_torch": MIN_TORCH}
-    }
+    if result.plan is not None:
+        document["slack_us"] = us_from_ns(result.slack_ns)
+        document.update(timeline_document(result.problem, result.timeline))
+        document.update(settings_document(result.problem, result.plan))
     return document
+
+
+def settings_document(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Return the settings with which frameworks run a plan; empty where none can."""
+    try:
+        ddp = ddp_settings(problem, plan)
+    except NotApplicableError:
+        return {}
+    caps = list(ddp.bucket_cap_mb_list)
+    return {"settings": {"ddp": {"bucket_cap_mb_list": caps, "min_torch": MIN_TORCH}}}
 
 
 def row_document(row: Row) -> dict[str, Any]:

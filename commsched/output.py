@@ -9,7 +9,7 @@ from rich.text import Text
 from commsched.export import ddp_settings
 from commsched.export.ddp import MIN_TORCH
 from commsched.models import Problem, Reason, Timeline, launch_exposures
-from commsched.models.errors import NotApplicableError
+from commsched.models.errors import NotApplicableError, printable
 from commsched.models.units import format_bytes, format_ns
 from commsched.optimizer import Comparison, Result, Row
 from commsched.optimizer.comparison import caps_text, percent
@@ -27,6 +27,11 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
+def _line(text: str, style: str = "") -> Text:
+    """Return a text that cannot move the cursor, whatever names it quotes."""
+    return Text(printable(text), style=style)
+
+
 def print_problem(console: Console, problem: Problem) -> None:
     """Print what the problem is, in a line or two."""
     count, total = len(problem.names), sum(problem.bytes)
@@ -34,7 +39,7 @@ def print_problem(console: Console, problem: Problem) -> None:
     what = "backward" if problem.gradients is not None else "compute"
     title = problem.name or "unnamed problem"
     console.print(
-        Text(
+        _line(
             f"{title}: {count} {noun if count > 1 else noun[:-1]}, {format_bytes(total)}, "
             f"{what} ends at {format_ns(problem.compute_ns)}",
             style="bold",
@@ -47,23 +52,23 @@ def print_recorded(console: Console, recorded: RecordedStep, modelled: Timeline 
     report = recorded.report
     kept = ", ".join(f"{count} {what}" for what, count in report.kept.items())
     dropped = ", ".join(f"{count} {what}" for what, count in report.dropped.items())
-    console.print(Text(f"read {report.source}, {recorded.step_name}: kept {kept}"))
+    console.print(_line(f"read {report.source}, {recorded.step_name}: kept {kept}"))
     if dropped:
-        console.print(Text(f"  not used: {dropped}", style="dim"))
+        console.print(_line(f"  not used: {dropped}", style="dim"))
     for check in report.checks:
         console.print(
-            Text(
+            _line(
                 f"  {'ok   ' if check.passed else 'DOUBT'} {check.text}",
                 style="" if check.passed else "bold yellow",
             )
         )
     for assumption in report.assumptions:
-        console.print(Text(f"  assumed: {assumption}", style="dim"))
+        console.print(_line(f"  assumed: {assumption}", style="dim"))
     ends = [launch.end_ns for launch in recorded.launches if launch.end_ns is not None]
     if ends and modelled is not None:
         late = max(0, max(ends) - recorded.backward_end_ns)
         console.print(
-            Text(
+            _line(
                 f"  as recorded, communication ended {format_ns(late)} after backward; the model "
                 f"says {format_ns(modelled.exposed_ns)} for the same buckets (it knows no "
                 "stragglers, no contention, and takes the network as given)"
@@ -88,8 +93,8 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
             share = percent(row.over_optimal_ns, timeline.makespan_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
-            Text(row.title, style="bold" if row.name == "optimal" else ""),
-            Text(row.setting),
+            _line(row.title, style="bold" if row.name == "optimal" else ""),
+            _line(row.setting),
             format_ns(timeline.makespan_ns, 5),
             format_ns(timeline.exposed_ns),
             "-" if row.name == "optimal" else over,
@@ -110,7 +115,17 @@ def print_proof(console: Console, result: Result) -> None:
         text += f"; within {result.slack_ns} ns, which is rounding"
     elif result.status != "optimal":
         text += f"; gap {100 * result.gap:.2f}% of the step"
-    console.print(Text(text))
+    console.print(_line(text))
+
+
+def print_verdict(console: Console, sentence: str) -> None:
+    """Print whether tuning is worth it."""
+    console.print(_line(f"verdict: {sentence}", style="bold"))
+
+
+def print_left_out(console: Console, name: str, reason: str) -> None:
+    """Print why a rule is not in the table."""
+    console.print(_line(f"left out: {name}: {reason}"))
 
 
 def print_buckets(console: Console, timeline: Timeline) -> None:
@@ -142,7 +157,7 @@ def print_buckets(console: Console, timeline: Timeline) -> None:
         if len(channels) > 1:
             cells.append(launch.channel)
         cells.append("" if exposure.reason is Reason.HIDDEN else str(exposure.reason))
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(_line(cell) for cell in cells))
     console.print(table)
 
 
@@ -175,18 +190,18 @@ def print_settings(
     try:
         settings = ddp_settings(problem, result.plan)
     except NotApplicableError as error:
-        console.print(Text(f"PyTorch DDP cannot run this plan exactly: {error}"))
+        console.print(_line(f"PyTorch DDP cannot run this plan exactly: {error}"))
     else:
-        console.print(Text(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
-        console.print(Text(f"  {settings.line}"), soft_wrap=True)
+        console.print(_line(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
+        console.print(_line(f"  {settings.line}"), soft_wrap=True)
     if comparison.cap is not None:
         best, flat = comparison.cap.best, comparison.cap.flat
         lost = comparison.row("ddp-best-cap").over_optimal_ns
         setting = comparison.row("ddp-best-cap").setting
         price = f"costs {format_ns(lost)} more" if lost else "costs no more"
-        console.print(Text(f"With a single cap: {setting}, which {price} than the plan above."))
+        console.print(_line(f"With a single cap: {setting}, which {price} than the plan above."))
         console.print(
-            Text(
+            _line(
                 f"  Equally good: {caps_text(best.low_bytes, best.high_bytes)}; "
                 f"within 1% of that step: {caps_text(*flat)}."
             )

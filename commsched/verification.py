@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
 from msgspec import UNSET
 
+from commsched.documents import settings_document, timeline_document
 from commsched.models import Problem, Timeline, evaluate
 from commsched.models.errors import PlanError
-from commsched.models.units import format_ns, us_from_ns
+from commsched.models.timeline import is_in_order
+from commsched.models.units import format_ns, ns_from_us, us_from_ns
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.exact import exact_plan, why_not_exact
-from commsched.optimizer.result import Bound, Status, check_scope, proved_status
+from commsched.optimizer.result import Bound, Status, gap, proved_status
 from commsched.problems import plan_of, problem_digest
 from commsched.problems.schema import PlanFile
 
-UNSTATED = ("", -1, UNSET)
-"""Defaults of a plan file's optional fields, none of which is a possible value."""
+WORDS = frozenset({"problem", "method", "reason", "verdict", "bound_proof"})
+"""What a plan file says in words; everything else that it states is computed anew."""
 
 
-def verify(problem: Problem, file: PlanFile, path: str) -> list[str]:
+def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:
     """Check that a plan is for this problem, runs, and does what its file claims.
 
     Every number of the file is computed anew. A claimed bound is proved anew where that needs no
@@ -45,80 +52,88 @@ def verify(problem: Problem, file: PlanFile, path: str) -> list[str]:
     digest = problem_digest(problem)
     if file.problem_digest != digest:
         raise PlanError(
-            f"{path}: is for another problem: its digest is {file.problem_digest[:19]}..., "
+            f"{path}: problem_digest: is for another problem: {file.problem_digest[:19]}..., "
             f"the problem's is {digest[:19]}..."
         )
-    done = ["the digest is that of the problem"]
-    timeline = evaluate(problem, plan_of(file))
-    done.append(
-        f"every collective is launched exactly once: {len(timeline.launches)} launches, "
-        f"exposed {format_ns(timeline.exposed_ns)}, step {format_ns(timeline.makespan_ns)}"
-    )
-    claims = _check_claims(file, timeline, path)
-    if claims:
-        done.append(f"all {claims} numbers that the file states come out the same")
-    done.append(_check_bound(problem, file, timeline, path))
-    return done
-
-
-def _check_claims(file: PlanFile, timeline: Timeline, path: str) -> int:
-    claims: list[tuple[str, object, object]] = [
-        ("makespan_us", file.makespan_us, us_from_ns(timeline.makespan_ns)),
-        ("exposed_us", file.exposed_us, us_from_ns(timeline.exposed_ns)),
-        ("compute_us", file.compute_us, us_from_ns(timeline.compute_ns)),
-        ("launches", file.launches, len(timeline.launches)),
-        ("peak_bytes", file.peak_bytes, timeline.peak_bytes),
-    ]
-    by_names = {launch.names: launch for launch in timeline.launches}
-    for number, row in enumerate(file.buckets):
-        launch = by_names[tuple(row.names)]
-        found = {
-            "kind": launch.key.kind,
-            "group": launch.key.group,
-            "dtype": launch.key.dtype,
-            "channel": launch.channel,
-            "bytes": launch.bytes,
-            "ready_us": us_from_ns(launch.ready_ns),
-            "start_us": us_from_ns(launch.start_ns),
-            "end_us": us_from_ns(launch.end_ns),
+    plan = plan_of(file, path)
+    try:
+        timeline = evaluate(problem, plan)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+    if file.scope == "in-order" and not is_in_order(problem, plan):
+        raise PlanError(
+            f"{path}: scope is 'in-order', but the plan is not contiguous in ready order"
+        )
+    bound, bound_text = _check_bound(problem, file, timeline, path)
+    expected = timeline_document(problem, timeline) | settings_document(problem, plan)
+    if bound is not None:
+        expected |= {
+            "status": str(proved_status(timeline, bound)),
+            "gap": gap(timeline.makespan_ns, bound.ns),
+            "slack_us": us_from_ns(timeline.makespan_ns - bound.ns),
+            "lower_bound_us": file.lower_bound_us,
         }
-        claims += [
-            (f"buckets[{number}].{name}", getattr(row, name), value)
-            for name, value in found.items()
-        ]
-    stated = [claim for claim in claims if claim[1] not in UNSTATED]
-    for name, claimed, value in stated:
+    stated = {
+        name: value
+        for name, value in msgspec.to_builtins(file).items()
+        if name not in WORDS | {"format", "version", "scope"}
+    }
+    count = 0
+    for place, claimed, value in _leaves(stated, expected):
         if claimed != value:
-            raise PlanError(f"{path}: {name} is {claimed!r}, the evaluator gives {value!r}")
-    return len(stated)
+            shown = "nothing" if value is UNSET else repr(value)
+            raise PlanError(f"{path}: {place} is {claimed!r}, but comes out as {shown}")
+        count += 1
+    return [
+        "the digest is that of the problem",
+        f"every collective is launched exactly once: {len(timeline.launches)} launches, "
+        f"exposed {format_ns(timeline.exposed_ns)}, step {format_ns(timeline.makespan_ns)}",
+        f"all {count} values that the file states come out the same",
+        bound_text,
+    ]
 
 
-def _check_bound(problem: Problem, file: PlanFile, timeline: Timeline, path: str) -> str:
-    scope = check_scope(file.scope)
-    if not isinstance(file.lower_bound_us, int | float):
-        return "the file states no lower bound"
-    claimed_ns = round(file.lower_bound_us * 1000)
-    if claimed_ns > timeline.makespan_ns:
+def _leaves(stated: Any, expected: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the place, the stated value and the expected value of everything that is stated."""
+    if isinstance(stated, dict) and isinstance(expected, dict):
+        for name, value in stated.items():
+            inner = f"{place}.{name}" if place else name
+            yield from _leaves(value, expected.get(name, UNSET), inner)
+    elif isinstance(stated, list) and isinstance(expected, list) and len(stated) == len(expected):
+        for number, (value, other) in enumerate(zip(stated, expected, strict=True)):
+            yield from _leaves(value, other, f"{place}[{number}]")
+    else:
+        yield place, stated, expected
+
+
+def _check_bound(
+    problem: Problem, file: PlanFile, timeline: Timeline, path: str | Path
+) -> tuple[Bound | None, str]:
+    if file.lower_bound_us is UNSET:
+        for name in ("status", "gap", "slack_us"):
+            if getattr(file, name) is not UNSET:
+                raise PlanError(f"{path}: {name} is stated without a lower_bound_us")
+        return None, "the file states no lower bound"
+    claimed = Bound(ns_from_us(file.lower_bound_us, f"{path}: lower_bound_us"), "the file")
+    if claimed.ns > timeline.makespan_ns:
         raise PlanError(
             f"{path}: lower_bound_us is {file.lower_bound_us!r}, above the makespan "
             f"{us_from_ns(timeline.makespan_ns)!r}"
         )
-    claimed = Bound(claimed_ns, file.bound_proof)
-    launches = len(timeline.launches)
-    status = proved_status(timeline, claimed)
-    if file.status == Status.OPTIMAL and status is not Status.OPTIMAL:
-        raise PlanError(f"{path}: status is 'optimal', but the stated bound is not met")
-    exact = why_not_exact(problem, scope) is None
-    bound = exact_plan(problem, scope).bound if exact else closed_form_bound(problem)
-    if exact and claimed_ns > bound.ns + launches:
+    exact = why_not_exact(problem, file.scope) is None
+    bound = exact_plan(problem, file.scope).bound if exact else closed_form_bound(problem)
+    if exact and claimed.ns > bound.ns:
         raise PlanError(
-            f"{path}: lower_bound_us is {file.lower_bound_us!r}, but a plan with a makespan of "
-            f"{us_from_ns(bound.ns)!r} us exists"
+            f"{path}: lower_bound_us is {file.lower_bound_us!r}, but only "
+            f"{us_from_ns(bound.ns)!r} can be proved ({bound.proof})"
         )
-    if claimed_ns <= bound.ns + (launches if exact else 0):
-        proof = f"the lower bound is proved anew ({bound.proof})"
-        return f"{proof}: the plan is optimal" if status is Status.OPTIMAL else proof
-    return (
-        f"the lower bound was proved by {file.bound_proof or 'the solver'} and is not proved anew "
-        f"here; without a solver {format_ns(bound.ns)} is proved ({bound.proof})"
+    if claimed.ns <= bound.ns:
+        text = f"the lower bound is proved anew ({bound.proof})"
+        if proved_status(timeline, claimed) is Status.OPTIMAL:
+            text += ": the plan is optimal"
+        return claimed, text
+    source = file.bound_proof if isinstance(file.bound_proof, str) else "a solver"
+    return claimed, (
+        f"the lower bound was proved by {source} and is not proved anew here; "
+        f"without a solver {format_ns(bound.ns)} is proved ({bound.proof})"
     )

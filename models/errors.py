@@ -9,8 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def printable(text: str) -> str:
+    r"""Return a text as one line: line breaks and other control characters become escapes.
+
+    Examples
+    --------
+    >>> print(printable("a\nb"))
+    a\nb
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class CommschedError(Exception):
-    """Base of every exception that this package raises on purpose."""
+    """Base of every exception that this package raises on purpose.
+
+    The message is one line, whatever names it quotes.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(CommschedError, ValueError):

@@ -219,6 +219,25 @@ def play(problem: Problem, plan: Plan) -> Timeline:
     return Timeline(problem, plan, tuple(launches), delayed)
 
 
+def is_in_order(problem: Problem, plan: Plan) -> bool:
+    """Return whether a plan is of scope ``in-order``.
+
+    That is, whether within each fusion key its buckets are contiguous in ready order and stand in
+    that order. The order of the names within a bucket does not matter.
+
+    Raises
+    ------
+    PlanError
+        If the plan does not fit the problem.
+    """
+    rank = {k: place for place, k in enumerate(problem.ready_order)}
+    launched: dict[FusionKey, list[int]] = {}
+    for positions in _members(problem, plan):
+        key = problem.keys[positions[0]]
+        launched.setdefault(key, []).extend(sorted(positions, key=rank.__getitem__))
+    return launched == problem.chains
+
+
 def _members(problem: Problem, plan: Plan) -> list[list[int]]:
     """Return each bucket's members as positions, having checked that the plan fits."""
     order = problem.ready_order

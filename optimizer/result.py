@@ -150,9 +150,18 @@ class Result:
     @property
     def gap(self) -> float:
         """(makespan - bound) / makespan; 0 when the makespan is 0, 1 when there is no plan."""
-        if self.plan is None:
-            return 1.0
-        return self.slack_ns / self.makespan_ns if self.makespan_ns else 0.0
+        return 1.0 if self.plan is None else gap(self.makespan_ns, self.bound.ns)
+
+
+def gap(makespan_ns: int, bound_ns: int) -> float:
+    """Return (makespan - bound) / makespan, and 0 when the makespan is 0.
+
+    Examples
+    --------
+    >>> gap(200, 150), gap(0, 0)
+    (0.25, 0.0)
+    """
+    return (makespan_ns - bound_ns) / makespan_ns if makespan_ns else 0.0
 
 
 def proved_status(timeline: Timeline, bound: Bound) -> Status:

@@ -46,9 +46,10 @@ def problem_digest(problem: Problem) -> str:
 
 
 def _cost(curve: CostCurve) -> list[list[str]]:
-    rows = []
+    rows: list[list[str]] = []
     for piece in curve.pieces:
         common = gcd(piece.intercept, piece.slope, piece.scale)
-        values = (piece.intercept, piece.slope, piece.scale)
-        rows.append([str(piece.first_bytes), *(str(value // common) for value in values)])
+        values = [str(value // common) for value in (piece.intercept, piece.slope, piece.scale)]
+        if not rows or rows[-1][1:] != values:  # a point in the middle of a line adds nothing
+            rows.append([str(piece.first_bytes), *values])
     return rows

@@ -36,6 +36,8 @@ def read_bytes(path: str | Path, limit: int = MAX_FILE_BYTES) -> bytes:
                 data = file.read(limit + 1)
     except OSError as error:
         raise InputError(f"{name}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
     if len(data) > limit:
         raise InputError(f"{name}: is larger than {limit} bytes")
     if not data.strip():
@@ -56,7 +58,12 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     try:
         if target.is_dir():
             raise InputError(f"{target}: is a folder")
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if target.exists() and not target.is_file():
+            # A pipe or a device cannot be replaced, only written to.
+            target.write_bytes(data)
+            return
+        target = target.resolve()  # a link stays a link
+        handle, temporary = tempfile.mkstemp(prefix=".commsched-", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         mask = os.umask(0)
@@ -65,7 +72,9 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         Path(temporary).replace(target)
         temporary = None
     except OSError as error:
-        raise InputError(f"{target}: {error.strerror or error}") from None
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import UNSET
+
 from commsched.models import Bucket, Plan
 from commsched.models.errors import InputError
 from commsched.models.units import ns_from_us
@@ -31,17 +33,17 @@ def read_plan(path: str | Path) -> PlanFile:
     return file
 
 
-def plan_of(file: PlanFile) -> Plan:
-    """Return the plan of a plan file.
+def plan_of(file: PlanFile, path: str | Path = "plan") -> Plan:
+    """Return the plan of a plan file; ``path`` is for messages.
 
     Raises
     ------
     InputError
         If a bucket is held back until an invalid time.
     """
-    return Plan(
-        tuple(
-            Bucket(tuple(row.names), ns_from_us(row.not_before_us, "not_before_us"))
-            for row in file.buckets
-        )
-    )
+    buckets = []
+    for number, row in enumerate(file.buckets):
+        held = 0 if row.not_before_us is UNSET else row.not_before_us
+        what = f"{path}: buckets[{number}].not_before_us"
+        buckets.append(Bucket(tuple(row.names), ns_from_us(held, what)))
+    return Plan(tuple(buckets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from commsched.problems.recorded import RecordedStep
 
 GZIP_MAGIC = b"\x1f\x8b"
 _SNIFFED_BYTES = 1 << 20
+_TRACE_MARK = re.compile(rb'"(traceEvents|ph)"')
+_OUR_FORMAT = re.compile(rb'"format"\s*+:\s*+"commsched/')
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,16 @@ def read(
 
 
 def _is_trace(path: str | Path) -> bool:
-    if str(path) == "-":
-        return False
+    """Return whether a file is a trace; a pipe is not looked into, for it can be read only once."""
     try:
+        if str(path) == "-" or not Path(path).is_file():
+            return False
         with Path(path).open("rb") as file:
             start = file.read(_SNIFFED_BYTES)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    return start.startswith(GZIP_MAGIC) or b'"traceEvents"' in start or b'"ph"' in start
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    if start.startswith(GZIP_MAGIC):
+        return True
+    return bool(_TRACE_MARK.search(start)) and not _OUR_FORMAT.search(start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -94,41 +94,47 @@ class CostsFile(msgspec.Struct, forbid_unknown_fields=True):
     name: str = ""
 
 
-class BucketRow(msgspec.Struct, omit_defaults=True):
-    """A bucket of a plan file. All but the names is for people and is verified, not trusted."""
+class BucketRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A bucket of a plan file. Only the names and ``not_before_us`` decide anything."""
 
     names: list[str]
-    kind: str = ""
-    group: str = ""
-    dtype: str = ""
-    bytes: int = -1
-    ready_us: float = -1.0
-    start_us: float = -1.0
-    end_us: float = -1.0
-    channel: str = ""
-    not_before_us: int | float = 0
+    not_before_us: int | float | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    dtype: str | UnsetType = UNSET
+    bytes: int | UnsetType = UNSET
+    ready_us: int | float | UnsetType = UNSET
+    start_us: int | float | UnsetType = UNSET
+    end_us: int | float | UnsetType = UNSET
+    channel: str | UnsetType = UNSET
+    exposed_us: int | float | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
 
 
-class PlanFile(msgspec.Struct):
-    """A plan file; what ``commsched plan --json`` prints is one."""
+class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A plan file; what ``commsched plan --json`` prints is one.
+
+    All but the digest, the buckets and the scope is for people: it is verified, never trusted.
+    """
 
     format: str
     version: int
     problem_digest: str
     buckets: list[BucketRow]
-    problem: str = ""
-    scope: str = "in-order"
-    status: str = ""
-    method: str = ""
-    reason: str = ""
-    makespan_us: float | UnsetType = UNSET
-    exposed_us: float | UnsetType = UNSET
-    compute_us: float | UnsetType = UNSET
-    lower_bound_us: float | UnsetType = UNSET
-    bound_proof: str = ""
-    gap: float | UnsetType = UNSET
-    slack_us: float = 0.0
+    problem: str | UnsetType = UNSET
+    scope: Literal["in-order", "any"] = "in-order"
+    status: Literal["optimal", "feasible"] | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    verdict: str | UnsetType = UNSET
+    makespan_us: int | float | UnsetType = UNSET
+    exposed_us: int | float | UnsetType = UNSET
+    compute_us: int | float | UnsetType = UNSET
+    communication_us: int | float | UnsetType = UNSET
+    lower_bound_us: int | float | UnsetType = UNSET
+    bound_proof: str | UnsetType = UNSET
+    gap: int | float | UnsetType = UNSET
+    slack_us: int | float | UnsetType = UNSET
     launches: int | UnsetType = UNSET
     peak_bytes: int | UnsetType = UNSET
-    verdict: str = ""
     settings: dict[str, Any] | UnsetType = UNSET
