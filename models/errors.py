@@ -22,6 +22,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+MAX_MESSAGE = 900
+"""Longer messages (a name of a megabyte) are cut in the middle."""
+
+
 class CommschedError(Exception):
     """Base of every exception that this package raises on purpose.
 
@@ -29,7 +33,10 @@ class CommschedError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(printable(message))
+        line = printable(message)
+        if len(line) > MAX_MESSAGE:
+            line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
+        super().__init__(line)
 
 
 class InputError(CommschedError, ValueError):

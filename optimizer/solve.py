@@ -79,6 +79,7 @@ def optimize(
     checked_scope = check_scope(scope)
     if method not in METHODS:
         raise InputError(f"method: {method!r} is not one of {', '.join(METHODS)}")
+    _check_budget(time_limit_s, workers, seed)
     if method != "cpsat":
         why_not = why_not_exact(problem, checked_scope)
         if why_not is None:
@@ -87,7 +88,6 @@ def optimize(
             raise NotApplicableError(f"method recurrence cannot prove this problem: {why_not}")
     else:
         why_not = "asked for"
-    _check_budget(time_limit_s, workers, seed)
     return _by_search(
         problem, checked_scope, method, why_not, started, float(time_limit_s), workers, seed
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from commsched.models import Plan, Problem, close_at_or_above
 from commsched.models.errors import NotApplicableError
@@ -172,7 +173,7 @@ def _least_worthwhile_cap(problem: Problem, seen_ns: int) -> int:
     closed bucket is below c before its last gradient. Each pays a minorant's intercept.
     """
     least = 1
-    limit = seen_ns * (1 + FLAT)
+    limit = math.ceil(seen_ns * Fraction(1 + FLAT))
     for key, chain in problem.chains.items():
         total = sum(problem.bytes[k] for k in chain)
         largest = max(problem.bytes[k] for k in chain)
@@ -180,7 +181,7 @@ def _least_worthwhile_cap(problem: Problem, seen_ns: int) -> int:
         for line in problem.cost(key).minorants:
             room = (limit - first) * line.scale - line.slope * total
             if line.intercept > 0 and room > 0:
-                most_launches = math.floor(room / line.intercept) + 1
+                most_launches = room // line.intercept + 1
                 least = max(least, total // most_launches - largest)
     return least
 

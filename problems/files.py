@@ -81,8 +81,19 @@ def write_bytes(path: str | Path, data: bytes) -> None:
                 Path(temporary).unlink()
 
 
-def decode(data: bytes, type_: type[T], path: str | Path) -> T:
+def decode(data: bytes | msgspec.Raw, type_: type[T], path: str | Path, place: str = "") -> T:
     """Return JSON decoded to a type, or say in one line what does not fit, and where.
+
+    Parameters
+    ----------
+    data
+        The JSON text.
+    type_
+        What it must be.
+    path
+        The file, for messages.
+    place
+        Where in the file the text stands, if it is a part of it.
 
     Raises
     ------
@@ -92,18 +103,19 @@ def decode(data: bytes, type_: type[T], path: str | Path) -> T:
     try:
         return msgspec.json.decode(data, type=type_)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_readable(str(error))}") from None
+        raise InputError(f"{path}: {_readable(str(error), place)}") from None
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: is not valid JSON: {error}") from None
     except RecursionError:
         raise InputError(f"{path}: is nested too deeply") from None
 
 
-def _readable(message: str) -> str:
+def _readable(message: str, place: str) -> str:
     """Put the place first: ``Expected `int`, got `str` - at `$.a[0].b``` -> ``a[0].b: expected ...``."""
-    text, separator, place = message.rpartition(" - at `")
-    if not separator:
-        return message[:1].lower() + message[1:]
-    place = place.rstrip("`").removeprefix("$").lstrip(".")
+    text, separator, inner = message.rpartition(" - at `")
+    if separator:
+        place = (place + inner.rstrip("`").removeprefix("$")).lstrip(".")
+    else:
+        text = message
     text = text[:1].lower() + text[1:]
     return f"{place}: {text}" if place else text

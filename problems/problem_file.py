@@ -62,8 +62,8 @@ def problem_from_bytes(data: bytes, path: str | Path) -> Problem:
         raise InputError(f"{path}: a problem has either 'gradients' or 'tasks'")
     try:
         if head.tasks is UNSET:
-            return _from_gradients(decode(data, GradientFile, path))
-        return _from_tasks(decode(data, GraphFile, path))
+            return _from_gradients(decode(data, GradientFile, path), path)
+        return _from_tasks(decode(data, GraphFile, path), path)
     except CycleError as error:
         raise CycleError(f"{path}: {error}", error.path) from None
     except InputError as error:
@@ -71,7 +71,7 @@ def problem_from_bytes(data: bytes, path: str | Path) -> Problem:
         raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
 
 
-def _from_gradients(file: GradientFile) -> GradientProblem:
+def _from_gradients(file: GradientFile, path: str | Path) -> GradientProblem:
     if set(file.costs) != {"allreduce"}:
         other = sorted(set(file.costs) - {"allreduce"})
         what = f"{other[0]!r} is not used" if other else "'allreduce' is missing"
@@ -88,20 +88,27 @@ def _from_gradients(file: GradientFile) -> GradientProblem:
     backward_end_ns = None
     if file.backward_end_us is not UNSET:
         backward_end_ns = ns_from_us(file.backward_end_us, "backward_end_us")
+        last = max((gradient.ready_ns for gradient in gradients), default=0)
+        if backward_end_ns < last:
+            raise InputError(
+                f"backward_end_us: {file.backward_end_us} lies before the last gradient, "
+                f"which is ready at {microseconds(last)}"
+            )
     return GradientProblem(
         gradients,
-        curve_from_row(file.costs["allreduce"], "allreduce", "costs.allreduce"),
+        _curve(file.costs["allreduce"], "allreduce", "costs.allreduce", path),
         name=file.name,
         backward_end_ns=backward_end_ns,
     )
 
 
-def _from_tasks(file: GraphFile) -> Problem:
+def _from_tasks(file: GraphFile, path: str | Path) -> Problem:
     costs: dict[tuple[str, Kind], CostCurve] = {}
-    for group, rows in file.costs.items():
-        for kind, cost in rows.items():
-            known = check_kind(kind, f"costs.{group}")
-            costs[group, known] = curve_from_row(cost, known, f"costs.{group}.{kind}")
+    for group, raw in file.costs.items():
+        place = f"costs.{group}"
+        for kind, cost in decode(raw, dict[str, msgspec.Raw], path, place).items():
+            known = check_kind(kind, place)
+            costs[group, known] = _curve(cost, known, f"{place}.{kind}", path)
     tasks: list[Task] = []
     for row in file.tasks:
         after = tuple(row.after)
@@ -113,6 +120,10 @@ def _from_tasks(file: GraphFile) -> Problem:
             tasks.append(Collective(row.name, row.bytes, kind, row.group, row.dtype, after))
     channels = None if file.channels is UNSET else file.channels
     return Problem(tasks, costs, channels=channels, name=file.name)
+
+
+def _curve(raw: msgspec.Raw, kind: Kind, place: str, path: str | Path) -> CostCurve:
+    return curve_from_row(decode(raw, CostRow, path, place), kind, place)
 
 
 def problem_to_bytes(problem: Problem) -> bytes:
@@ -150,15 +161,15 @@ def _to_gradients(problem: GradientProblem) -> GradientFile:
             GradientRow(g.name, g.bytes, microseconds(g.ready_ns), g.dtype)
             for g in problem.gradients or ()
         ],
-        costs={"allreduce": row_from_curve(curve, "costs.allreduce")},
+        costs={"allreduce": _raw(row_from_curve(curve, "costs.allreduce"))},
         backward_end_us=microseconds(problem.backward_end_ns) if ends_later else UNSET,
     )
 
 
 def _to_tasks(problem: Problem) -> GraphFile:
-    costs: dict[str, dict[str, CostRow]] = {}
+    rows: dict[str, dict[str, CostRow]] = {}
     for (group, kind), curve in problem.costs.items():
-        costs.setdefault(group, {})[kind] = row_from_curve(curve, f"costs.{group}.{kind}")
+        rows.setdefault(group, {})[kind] = row_from_curve(curve, f"costs.{group}.{kind}")
     shared = any(channel != group for group, channel in problem.channels.items())
     return GraphFile(
         format=PROBLEM_FORMAT,
@@ -170,9 +181,13 @@ def _to_tasks(problem: Problem) -> GraphFile:
             else CollectiveRow(t.name, t.kind, t.bytes, t.group, t.dtype, list(t.after))
             for t in problem.tasks
         ],
-        costs=costs,
+        costs={group: _raw(kinds) for group, kinds in rows.items()},
         channels=problem.groups_of_channel if shared else UNSET,
     )
+
+
+def _raw(row: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(row))
 
 
 def microseconds(ns: int) -> int | float:

@@ -69,7 +69,7 @@ class GradientFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     gradients: list[GradientRow]
-    costs: dict[str, CostRow]
+    costs: dict[str, msgspec.Raw]  # a CostRow for each kind
     name: str = ""
     backward_end_us: int | float | UnsetType = UNSET
 
@@ -80,7 +80,7 @@ class GraphFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     tasks: list[ComputeRow | CollectiveRow]
-    costs: dict[str, dict[str, CostRow]]
+    costs: dict[str, msgspec.Raw]  # for each group, a CostRow for each kind
     name: str = ""
     channels: dict[str, list[str]] | UnsetType = UNSET
 

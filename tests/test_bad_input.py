@@ -330,6 +330,7 @@ def test_nothing_to_plan(file_refusal, document, named):
     assert named in file_refusal(document)
 
 
+HUGE = "1" + "0" * 400
 WRONG_NUMBERS = [
     "-1",
     "-0.001",
@@ -345,8 +346,8 @@ WRONG_NUMBERS = [
     "{}",
     "1e400",
     "-1e400",
-    "1" + "0" * 400,
-    "-1" + "0" * 400,
+    HUGE,
+    "-" + HUGE,
     "1" + "0" * 5000,
     "0x10",
     "1_000",
@@ -410,12 +411,18 @@ COST_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("text", WRONG_NUMBERS, ids=lambda text: text[:12])
-@pytest.mark.parametrize(("field", "other", "more"), COST_NUMBERS)
-def test_a_wrong_number_in_a_cost_is_named(file_refusal, text, field, other, more):
+@pytest.mark.parametrize(
+    ("field", "other", "more", "text"),
+    [
+        (*numbers, text)
+        for numbers in COST_NUMBERS
+        for text in WRONG_NUMBERS
+        if numbers[0] == "alpha_us" or text != HUGE  # see the test of absurd bandwidths
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_wrong_number_in_a_cost_is_named(file_refusal, field, other, more, text):
     """Latencies and bandwidths are finite numbers, not negative; field and cost are named."""
-    if field != "alpha_us" and text == "1" + "0" * 400:
-        pytest.skip("see the test of absurd bandwidths")
     cost = {field: "@@", other: 1, **more}
     text_of = json.dumps(changed(GRADIENTS, "costs", "allreduce", cost)).replace('"@@"', text)
     line = file_refusal(text_of)
@@ -437,7 +444,7 @@ def test_a_bandwidth_of_nothing(file_refusal, field, text):
 
 @pytest.mark.parametrize("field", ["bandwidth_gb_s", "bus_bandwidth_gb_s"])
 @pytest.mark.parametrize(
-    "text", ["5e-324", "1e-308", "1e-200", "1e-30", "1e30", "1e300", "1e308", "1" + "0" * 400]
+    "text", ["5e-324", "1e-308", "1e-200", "1e-30", "1e30", "1e300", "1e308", HUGE]
 )
 @pytest.mark.parametrize("form", ["gradients", "tasks"])
 def test_an_absurd_bandwidth_is_refused_or_planned(tmp_path, field, text, form):

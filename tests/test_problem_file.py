@@ -590,7 +590,7 @@ def test_a_place_that_cannot_be_written_is_an_input_error(tmp_path, name):
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError) as caught:
         write_problem(parse(SIMPLE), tmp_path / name)
-    assert str(caught.value).startswith(str(tmp_path / name))
+    assert str(caught.value).startswith(str(tmp_path / name)[:400])
     assert os.listdir(tmp_path) == ["folder"]
     assert os.listdir(tmp_path / "folder") == []
 
