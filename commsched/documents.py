@@ -16,7 +16,6 @@ from commsched.problems.schema import PLAN_FORMAT, VERSION
 
 def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
     """Return a timeline: times in microseconds, buckets in order of start."""
-    held = {bucket.names: bucket.not_before_ns for bucket in timeline.plan.buckets}
     buckets = []
     for launch, exposure in zip(timeline.launches, launch_exposures(timeline), strict=True):
         row: dict[str, Any] = {
@@ -32,8 +31,10 @@ def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
             "exposed_us": us_from_ns(exposure.exposed_ns),
             "reason": str(exposure.reason),
         }
-        if held[launch.names]:
-            row["not_before_us"] = us_from_ns(held[launch.names])
+        if launch.chunks:
+            row["chunks"] = [None if chunk is None else list(chunk) for chunk in launch.chunks]
+        if launch.not_before_ns:
+            row["not_before_us"] = us_from_ns(launch.not_before_ns)
         buckets.append(row)
     return {
         "problem": problem.name,

@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from commsched.documents import settings_document, timeline_document
 from commsched.models import Problem, Timeline, evaluate
+from commsched.models.coverage import is_in_order
 from commsched.models.errors import PlanError
-from commsched.models.timeline import is_in_order
 from commsched.models.units import format_ns, ns_from_us, us_from_ns
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.exact import exact_plan, why_not_exact

@@ -36,7 +36,7 @@ from commsched.models.faces import (
     schedule_gradient_buckets,
 )
 from commsched.models.gradients import GradientProblem
-from commsched.models.plan import Bucket, Plan, close_at_or_above
+from commsched.models.plan import Bucket, Chunk, Plan, close_at_or_above
 from commsched.models.problem import Problem
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.timeline import Launch, Span, Timeline, evaluate
@@ -47,6 +47,7 @@ __all__ = [
     "AlphaBeta",
     "Bucket",
     "BusBandwidth",
+    "Chunk",
     "Collective",
     "CommschedError",
     "CommschedWarning",

@@ -89,7 +89,7 @@ class GradientProblem(Problem):
             rest = _free_name("end of backward", taken)
             tasks.append(Compute(rest, self.backward_end_ns - now, stream="backward"))
         tasks += [
-            Collective(g.name, g.bytes, KIND, GROUP, g.dtype, after=(piece_of[k],))
+            Collective(g.name, g.bytes, KIND, GROUP, g.dtype, (piece_of[k],), g.device, g.sparse)
             for k, g in enumerate(self.gradients)
         ]
         return tuple(tasks)
@@ -103,10 +103,15 @@ class GradientProblem(Problem):
     def keys(self) -> list[FusionKey]:
         """The fusion key of each gradient's all-reduce."""
         key = {
-            dtype: FusionKey(KIND, GROUP, dtype)
-            for dtype in {gradient.dtype for gradient in self.gradients}
+            (dtype, device): FusionKey(KIND, GROUP, dtype, device)
+            for dtype, device in {(g.dtype, g.device) for g in self.gradients}
         }
-        return [key[gradient.dtype] for gradient in self.gradients]
+        return [
+            FusionKey(KIND, GROUP, g.dtype, g.device, g.name)
+            if g.sparse
+            else key[g.dtype, g.device]
+            for g in self.gradients
+        ]
 
     @cached_property
     def waiting(self) -> frozenset[str]:

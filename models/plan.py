@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from commsched.models.errors import InputError
-from commsched.models.units import check_ns
+from commsched.models.units import check_bytes, check_ns
 
 
 def names_of(names: object) -> tuple[str, ...]:
@@ -23,9 +24,20 @@ def names_of(names: object) -> tuple[str, ...]:
     return tuple(names)
 
 
+class Chunk(NamedTuple):
+    """A part of a collective that is launched by itself: its bytes from ``begin`` up to ``end``.
+
+    A rule that splits a tensor into m pieces makes m of these; the collective is done when all of
+    them are.
+    """
+
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Collectives fused into one launch.
+    """Collectives, or chunks of them, fused into one launch.
 
     Attributes
     ----------
@@ -34,15 +46,23 @@ class Bucket:
     not_before_ns
         The launch is held back until then, in nanoseconds, even if it is ready and the channel
         is free. Rules that wait for a clock tick or for the end of backward need it.
+    chunks
+        Empty where every member is whole; else one entry a member: its chunk, or None.
 
     Raises
     ------
     InputError
-        If there is no member or the time is out of range.
+        If there is no member, or a time or chunk is out of range.
+
+    Examples
+    --------
+    >>> Bucket(("fc",), chunks=(Chunk(0, 4096),)).names
+    ('fc',)
     """
 
     names: tuple[str, ...]
     not_before_ns: int = 0
+    chunks: tuple[Chunk | None, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.names) is not tuple:
@@ -52,6 +72,28 @@ class Bucket:
         if self.not_before_ns != 0 or type(self.not_before_ns) is not int:
             what = f"bucket of {self.names[0]!r:.100}: not_before_ns"
             object.__setattr__(self, "not_before_ns", check_ns(self.not_before_ns, what))
+        if self.chunks:
+            object.__setattr__(self, "chunks", _checked_chunks(self.chunks, self.names))
+
+
+def _checked_chunks(
+    chunks: Sequence[Chunk | None], names: tuple[str, ...]
+) -> tuple[Chunk | None, ...]:
+    if len(chunks) != len(names):
+        raise InputError(
+            f"bucket of {names[0]!r:.100}: {len(chunks)} chunks for {len(names)} members"
+        )
+    checked: list[Chunk | None] = []
+    for name, chunk in zip(names, chunks, strict=True):
+        if chunk is None:
+            checked.append(None)
+            continue
+        begin = check_bytes(chunk[0], f"chunk of {name!r:.100}: begin")
+        end = check_bytes(chunk[1], f"chunk of {name!r:.100}: end")
+        if end < begin:
+            raise InputError(f"chunk of {name!r:.100}: ends at {end}, before its begin {begin}")
+        checked.append(Chunk(begin, end))
+    return tuple(checked) if any(checked) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +115,11 @@ class Plan:
     def of(cls, buckets: Iterable[Iterable[str]], not_before_ns: int = 0) -> Plan:
         """Return the plan with these buckets of names, each held back until ``not_before_ns``."""
         return cls(tuple(Bucket(names_of(names), not_before_ns) for names in buckets))
+
+    @property
+    def splits(self) -> bool:
+        """Whether some collective is launched in chunks."""
+        return any(bucket.chunks for bucket in self.buckets)
 
     @property
     def launches(self) -> int:

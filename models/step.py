@@ -12,11 +12,24 @@ from commsched.models.units import MAX_BYTES, MAX_NS, check_bytes, check_ns
 
 
 class FusionKey(NamedTuple):
-    """What collectives must have in common to share a bucket."""
+    """What collectives must have in common to share a bucket.
+
+    Attributes
+    ----------
+    kind, group, dtype
+        The kind, process group and element type.
+    device
+        The device, where a step uses several; else empty.
+    alone
+        The name of a collective that can share a bucket with no other (a sparse gradient); else
+        empty.
+    """
 
     kind: Kind
     group: str
     dtype: str
+    device: str = ""
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +78,13 @@ class Collective:
         The size that nccl-tests prints: the whole tensor of an all-reduce, the total over the
         ranks of an all-gather, reduce-scatter or all-to-all.
     kind, group, dtype
-        Its fusion key.
+        What others must share with it to travel in one bucket with it.
     after
         Names of the tasks that must have ended before it is ready.
+    device
+        The device, where a step uses several.
+    sparse
+        Whether it must travel alone, as sparse gradients do.
 
     Raises
     ------
@@ -81,6 +98,8 @@ class Collective:
     group: str = "dp"
     dtype: str = "float32"
     after: tuple[str, ...] = ()
+    device: str = ""
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         _check_name(self.name, "task")
@@ -93,7 +112,8 @@ class Collective:
     @property
     def key(self) -> FusionKey:
         """The fusion key."""
-        return FusionKey(self.kind, self.group, self.dtype)
+        alone = self.name if self.sparse else ""
+        return FusionKey(self.kind, self.group, self.dtype, self.device, alone)
 
 
 Task = Compute | Collective
@@ -113,6 +133,10 @@ class Gradient:
         When backward has produced it, in nanoseconds from the step's start.
     dtype
         Only gradients of one dtype may share a bucket.
+    device
+        The device, where the model is spread over several; only gradients of one share a bucket.
+    sparse
+        Whether it must travel alone.
 
     Raises
     ------
@@ -129,6 +153,8 @@ class Gradient:
     bytes: int
     ready_ns: int
     dtype: str = "float32"
+    device: str = ""
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         # The common case first: planners make these by the hundred thousand.

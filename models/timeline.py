@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 
 import networkx as nx
 
-from commsched.models.errors import DeadlockError, ExtrapolationWarning, PlanError
+from commsched.models.coverage import Members, fit
+from commsched.models.errors import DeadlockError, ExtrapolationWarning
 from commsched.models.exposure import merge_intervals
-from commsched.models.plan import Plan
+from commsched.models.plan import Bucket, Chunk, Plan
 from commsched.models.problem import Problem
 from commsched.models.step import Compute, FusionKey
 from commsched.models.units import format_bytes
@@ -34,6 +35,10 @@ class Launch:
         When everything had ended that its members wait for (not counting the channel).
     start_ns, end_ns
         When it ran, in nanoseconds.
+    chunks
+        Empty where every member is whole; else each member's chunk, or None.
+    not_before_ns
+        Until when the plan held it back, in nanoseconds.
     """
 
     names: tuple[str, ...]
@@ -43,6 +48,8 @@ class Launch:
     ready_ns: int
     start_ns: int
     end_ns: int
+    chunks: tuple[Chunk | None, ...] = ()
+    not_before_ns: int = 0
 
     @property
     def duration_ns(self) -> int:
@@ -210,161 +217,100 @@ def play(problem: Problem, plan: Plan) -> Timeline:
     PlanError, DeadlockError
         As for :func:`evaluate`.
     """
-    members = _members(problem, plan)
-    launches = _run_settled(problem, plan, members) if problem.settled else None
+    members = fit(problem, plan)
     delayed: dict[str, int] = {}
-    if launches is None:
+    if problem.settled:
+        launches = _run_settled(problem, plan, members)
+    else:
         launches, delayed = _run(problem, plan, members)
     launches.sort(key=lambda launch: launch.start_ns)
     return Timeline(problem, plan, tuple(launches), delayed)
 
 
-def is_in_order(problem: Problem, plan: Plan) -> bool:
-    """Return whether a plan is of scope ``in-order``.
-
-    That is, whether within each fusion key its buckets are contiguous in ready order and stand in
-    that order. The order of the names within a bucket does not matter.
-
-    Raises
-    ------
-    PlanError
-        If the plan does not fit the problem.
-    """
-    rank = {k: place for place, k in enumerate(problem.ready_order)}
-    launched: dict[FusionKey, list[int]] = {}
-    for positions in _members(problem, plan):
-        key = problem.keys[positions[0]]
-        launched.setdefault(key, []).extend(sorted(positions, key=rank.__getitem__))
-    return launched == problem.chains
-
-
-def _members(problem: Problem, plan: Plan) -> list[list[int]]:
-    """Return each bucket's members as positions, having checked that the plan fits."""
-    order = problem.ready_order
-    names = problem.names
-    if list(chain.from_iterable(b.names for b in plan.buckets)) == list(
-        map(names.__getitem__, order)
-    ):
-        # Buckets contiguous in ready order: the whole check in one comparison.
-        positions = iter(order)
-        members = [list(islice(positions, len(bucket.names))) for bucket in plan.buckets]
-    else:
-        members = _looked_up(problem, plan)
-    if len(problem.chains) > 1:
-        for bucket, positions_in in zip(plan.buckets, members, strict=True):
-            keys = {problem.keys[k] for k in positions_in}
-            if len(keys) > 1:
-                first, second = sorted(keys)[:2]
-                raise PlanError(
-                    f"bucket of {bucket.names[0]!r}: fuses {'/'.join(first)} with "
-                    f"{'/'.join(second)}; kind, group and dtype must agree"
-                )
-    return members
-
-
-def _looked_up(problem: Problem, plan: Plan) -> list[list[int]]:
-    seen: set[int] = set()
-    members: list[list[int]] = []
-    for bucket in plan.buckets:
-        positions = []
-        for name in bucket.names:
-            position = problem.index.get(name)
-            if position is None:
-                raise PlanError(f"plan: {name!r} is no collective of the problem")
-            if position in seen:
-                raise PlanError(f"plan: {name!r} is launched twice")
-            seen.add(position)
-            positions.append(position)
-        members.append(positions)
-    if len(seen) < len(problem.names):
-        missing = next(name for k, name in enumerate(problem.names) if k not in seen)
-        raise PlanError(f"plan: {missing!r} is not in any bucket")
-    return members
-
-
-def _run_settled(problem: Problem, plan: Plan, members: list[list[int]]) -> list[Launch]:
+def _run_settled(problem: Problem, plan: Plan, members: Members) -> list[Launch]:
     """Run a plan where nothing waits for a collective: each channel is one pass."""
-    bytes_of, ready_of = problem.bytes.__getitem__, problem.ready_ns.__getitem__
+    ready_of = problem.ready_ns.__getitem__
     free: dict[str, int] = {}
     launches = []
-    for bucket, positions in zip(plan.buckets, members, strict=True):
+    for bucket, positions, size in zip(plan.buckets, *members, strict=True):
         key = problem.keys[positions[0]]
         channel = problem.channel(key)
-        size = sum(map(bytes_of, positions))
         ready = max(map(ready_of, positions))
         start = max(ready, bucket.not_before_ns, free.get(channel, 0))
         free[channel] = end = start + problem.cost(key).ns(size)
-        launches.append(Launch(bucket.names, key, channel, size, ready, start, end))
+        launches.append(_launch(bucket, key, channel, size, ready, start, end))
     return launches
 
 
-def _run(
-    problem: Problem, plan: Plan, members: list[list[int]]
-) -> tuple[list[Launch], dict[str, int]]:
+def _run(problem: Problem, plan: Plan, members: Members) -> tuple[list[Launch], dict[str, int]]:
     """Run a plan in general: longest paths over launches and the tasks that wait for them.
 
     The nodes are bucket numbers and the names of waiting compute tasks; every other task runs at
     its nominal time.
     """
     graph = problem.graph
-    bucket_of = {
-        problem.names[k]: number for number, positions in enumerate(members) for k in positions
-    }
+    buckets_of: dict[str, list[int]] = {}
+    for number, positions in enumerate(members.positions):
+        for k in positions:
+            buckets_of.setdefault(problem.names[k], []).append(number)
     nominal = problem.nominal.end_ns
-    waits: nx.DiGraph = nx.DiGraph()
-    waits.add_nodes_from(range(len(members)))
+    dependencies: nx.DiGraph = nx.DiGraph()
+    dependencies.add_nodes_from(range(len(members.positions)))
     earliest: dict[int | str, int] = {}
 
     def depend(node: int | str, names: Iterable[str]) -> None:
         for before in names:
-            if before in bucket_of:
-                waits.add_edge(bucket_of[before], node)
+            if before in buckets_of:
+                dependencies.add_edges_from((number, node) for number in buckets_of[before])
             elif before in problem.waiting:
-                waits.add_edge(before, node)
+                dependencies.add_edge(before, node)
             else:
                 earliest[node] = max(earliest.get(node, 0), nominal[before])
 
     for name in problem.waiting:
-        if name not in bucket_of:
+        if name not in buckets_of:
+            dependencies.add_node(name)
             depend(name, graph.pred[name])
-    for number, positions in enumerate(members):
+    for number, positions in enumerate(members.positions):
         for k in positions:
             depend(number, graph.pred[problem.names[k]])
-    dependencies = waits.copy(as_view=False)
+    waits = dependencies.copy()
+    channels = [problem.channel(problem.keys[positions[0]]) for positions in members.positions]
     previous: dict[int, int] = {}
     last: dict[str, int] = {}
-    channels = [problem.channel(problem.keys[positions[0]]) for positions in members]
     for number, channel in enumerate(channels):
         if channel in last:
             previous[number] = last[channel]
             waits.add_edge(last[channel], number)
         last[channel] = number
-    end: dict[int | str, int] = {}
-    launches: dict[int, Launch] = {}
     try:
         order = list(nx.topological_sort(waits))
     except nx.NetworkXUnfeasible:
         _raise_deadlock(waits, plan)
+    end: dict[int | str, int] = {}
+    launches: dict[int, Launch] = {}
     for node in order:
-        ready = (
-            max((end[before] for before in dependencies.pred[node]), default=0)
-            if node in dependencies
-            else 0
-        )
+        ready = max((end[before] for before in dependencies.pred[node]), default=0)
         ready = max(ready, earliest.get(node, 0))
         if isinstance(node, str):
             end[node] = ready + graph.nodes[node]["task"].duration_ns
             continue
-        key = problem.keys[members[node][0]]
-        size = sum(problem.bytes[k] for k in members[node])
+        bucket, size = plan.buckets[node], members.sizes[node]
+        key = problem.keys[members.positions[node][0]]
         free = end[previous[node]] if node in previous else 0
-        start = max(ready, plan.buckets[node].not_before_ns, free)
+        start = max(ready, bucket.not_before_ns, free)
         end[node] = start + problem.cost(key).ns(size)
-        launches[node] = Launch(
-            plan.buckets[node].names, key, channels[node], size, ready, start, end[node]
-        )
+        launches[node] = _launch(bucket, key, channels[node], size, ready, start, end[node])
     tasks = {node: ns for node, ns in end.items() if isinstance(node, str)}
-    return [launches[number] for number in range(len(members))], tasks
+    return [launches[number] for number in range(len(plan.buckets))], tasks
+
+
+def _launch(
+    bucket: Bucket, key: FusionKey, channel: str, size: int, ready: int, start: int, end: int
+) -> Launch:
+    return Launch(
+        bucket.names, key, channel, size, ready, start, end, bucket.chunks, bucket.not_before_ns
+    )
 
 
 def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> None:

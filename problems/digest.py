@@ -7,7 +7,7 @@ import json
 from math import gcd
 from typing import Any
 
-from commsched.models import Compute, CostCurve, GradientProblem, Problem
+from commsched.models import Collective, Compute, CostCurve, Gradient, GradientProblem, Problem
 
 
 def problem_digest(problem: Problem) -> str:
@@ -31,18 +31,22 @@ def problem_digest(problem: Problem) -> str:
     }
     if isinstance(problem, GradientProblem):
         content["gradients"] = [
-            [g.name, g.bytes, g.ready_ns, g.dtype] for g in problem.gradients or ()
+            [g.name, g.bytes, g.ready_ns, g.dtype, *_special(g)] for g in problem.gradients or ()
         ]
         content["backward_end_ns"] = problem.backward_end_ns
     else:
         content["tasks"] = [
             [task.name, sorted(set(task.after)), task.duration_ns, task.stream]
             if isinstance(task, Compute)
-            else [task.name, sorted(set(task.after)), *task.key, task.bytes]
+            else [task.name, sorted(set(task.after)), *task.key[:3], task.bytes, *_special(task)]
             for task in problem.tasks
         ]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _special(item: Gradient | Collective) -> list[str | bool]:
+    return [item.device, item.sparse] if item.device or item.sparse else []
 
 
 def _cost(curve: CostCurve) -> list[list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from commsched.models import Bucket, Plan
+from commsched.models import Bucket, Chunk, Plan
 from commsched.models.errors import InputError
 from commsched.models.units import ns_from_us
 from commsched.problems.cost_rows import check_head
@@ -45,5 +45,15 @@ def plan_of(file: PlanFile, path: str | Path = "plan") -> Plan:
     for number, row in enumerate(file.buckets):
         held = 0 if row.not_before_us is UNSET else row.not_before_us
         what = f"{path}: buckets[{number}].not_before_us"
-        buckets.append(Bucket(tuple(row.names), ns_from_us(held, what)))
+        chunks = [] if row.chunks is UNSET else row.chunks
+        try:
+            bucket = Bucket(
+                tuple(row.names),
+                ns_from_us(held, what),
+                tuple(None if chunk is None else Chunk(*chunk) for chunk in chunks),
+            )
+        except InputError as error:
+            text = str(error)
+            raise InputError(text if text.startswith(what) else f"{path}: {text}") from None
+        buckets.append(bucket)
     return Plan(tuple(buckets))

@@ -82,6 +82,8 @@ def _from_gradients(file: GradientFile, path: str | Path) -> GradientProblem:
             row.bytes,
             ns_from_us(row.ready_us, f"gradient {row.name!r}: ready_us"),
             row.dtype,
+            row.device,
+            row.sparse,
         )
         for row in file.gradients
     ]
@@ -117,7 +119,11 @@ def _from_tasks(file: GraphFile, path: str | Path) -> Problem:
             tasks.append(Compute(row.name, duration_ns, row.stream, after))
         else:
             kind = check_kind(row.kind, f"task {row.name!r}: kind")
-            tasks.append(Collective(row.name, row.bytes, kind, row.group, row.dtype, after))
+            tasks.append(
+                Collective(
+                    row.name, row.bytes, kind, row.group, row.dtype, after, row.device, row.sparse
+                )
+            )
     channels = None if file.channels is UNSET else file.channels
     return Problem(tasks, costs, channels=channels, name=file.name)
 
@@ -158,7 +164,7 @@ def _to_gradients(problem: GradientProblem) -> GradientFile:
         version=VERSION,
         name=problem.name,
         gradients=[
-            GradientRow(g.name, g.bytes, microseconds(g.ready_ns), g.dtype)
+            GradientRow(g.name, g.bytes, microseconds(g.ready_ns), g.dtype, g.device, g.sparse)
             for g in problem.gradients or ()
         ],
         costs={"allreduce": _raw(row_from_curve(curve, "costs.allreduce"))},
@@ -178,7 +184,9 @@ def _to_tasks(problem: Problem) -> GraphFile:
         tasks=[
             ComputeRow(t.name, microseconds(t.duration_ns), t.stream, list(t.after))
             if isinstance(t, Compute)
-            else CollectiveRow(t.name, t.kind, t.bytes, t.group, t.dtype, list(t.after))
+            else CollectiveRow(
+                t.name, t.kind, t.bytes, t.group, t.dtype, list(t.after), t.device, t.sparse
+            )
             for t in problem.tasks
         ],
         costs={group: _raw(kinds) for group, kinds in rows.items()},

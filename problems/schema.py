@@ -34,13 +34,15 @@ class CostRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     table: list[tuple[int, int | float]] | UnsetType = UNSET
 
 
-class GradientRow(msgspec.Struct, forbid_unknown_fields=True):
+class GradientRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A gradient of the simplest problem file."""
 
     name: str
     bytes: int
     ready_us: int | float
     dtype: str = "float32"
+    device: str = ""
+    sparse: bool = False
 
 
 class ComputeRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="compute"):
@@ -52,7 +54,13 @@ class ComputeRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", t
     after: list[str] = []
 
 
-class CollectiveRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="collective"):
+class CollectiveRow(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    tag_field="type",
+    tag="collective",
+    omit_defaults=True,
+):
     """A collective of the general problem file."""
 
     name: str
@@ -61,6 +69,8 @@ class CollectiveRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"
     group: str
     dtype: str = "float32"
     after: list[str] = []
+    device: str = ""
+    sparse: bool = False
 
 
 class GradientFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,9 +105,10 @@ class CostsFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BucketRow(msgspec.Struct, forbid_unknown_fields=True):
-    """A bucket of a plan file. Only the names and ``not_before_us`` decide anything."""
+    """A bucket of a plan file. Only names, chunks and ``not_before_us`` decide anything."""
 
     names: list[str]
+    chunks: list[tuple[int, int] | None] | UnsetType = UNSET
     not_before_us: int | float | UnsetType = UNSET
     kind: str | UnsetType = UNSET
     group: str | UnsetType = UNSET

@@ -6,27 +6,21 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-_SPELLINGS: Mapping[str, tuple[int, tuple[str, ...]]] = {
-    "float32": (4, ("float",)),
-    "float64": (8, ("double",)),
-    "float16": (2, ("half",)),
-    "bfloat16": (2, ()),
-    "float8_e4m3fn": (1, ()),
-    "float8_e5m2": (1, ()),
-    "float8_e4m3fnuz": (1, ()),
-    "float8_e5m2fnuz": (1, ()),
-    "int64": (8, ("long", "long int", "long long", "int64_t")),
-    "int32": (4, ("int", "int32_t")),
-    "int16": (2, ("short", "short int")),
-    "int8": (1, ("char", "signed char")),
-    "uint8": (1, ("byte", "unsigned char")),
-    "bool": (1, ()),
-    "complex64": (8, ("complexfloat", "complex<float>")),
-    "complex128": (16, ("complexdouble", "complex<double>")),
+from commsched.models.dtypes import ITEM_BYTES
+
+_SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "float32": ("float",),
+    "float64": ("double",),
+    "float16": ("half",),
+    "int64": ("long", "long int", "long long", "int64_t"),
+    "int32": ("int", "int32_t"),
+    "int16": ("short", "short int"),
+    "int8": ("char", "signed char"),
+    "uint8": ("byte", "unsigned char"),
+    "complex64": ("complexfloat", "complex<float>"),
+    "complex128": ("complexdouble", "complex<double>"),
 }
-_DTYPES = {
-    spelling: name for name, (_, spellings) in _SPELLINGS.items() for spelling in (name, *spellings)
-}
+_DTYPES = {spelling: name for name in ITEM_BYTES for spelling in (name, *_SPELLINGS.get(name, ()))}
 _MAX_NUMEL = 2**62
 
 
@@ -73,7 +67,7 @@ def dtype_name(text: object) -> str | None:
 
 def itemsize(dtype: str) -> int:
     """Return the bytes of one element of a type that :func:`dtype_name` returned."""
-    return _SPELLINGS[dtype][0]
+    return ITEM_BYTES[dtype]
 
 
 def is_floating(dtype: str) -> bool:

@@ -529,18 +529,41 @@ def test_the_file_of_any_plan_verifies_and_no_time_of_it_can_be_changed(tmp_path
     assert f"buckets[{number}].{field}" in refusal("verify", written, path)
 
 
-def test_a_very_long_step_verifies(tmp_path):
-    """A plan's own file is accepted also where the step is longer than floats count exactly."""
+@pytest.mark.parametrize(
+    ("ready_us", "size", "bandwidth"),
+    [(1e12, 5 * 10**11, 2e-3), (4000, 10**12, 1e-3), (4000, 33554432, 7e-10), (4000, 1, 1e-12)],
+)
+def test_a_very_long_step_verifies(tmp_path, ready_us, size, bandwidth):
+    """A step that ``plan`` accepts has a plan that ``verify`` accepts, however long it is."""
     slow = json.loads(json.dumps(GRADIENTS))
-    slow["costs"]["allreduce"]["bandwidth_gb_s"] = 7e-10
+    slow["gradients"][3].update(ready_us=ready_us, bytes=size)
+    slow["costs"]["allreduce"]["bandwidth_gb_s"] = bandwidth
     problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
     problem.write_text(json.dumps(slow))
     code, _, err = run("plan", problem, "--json", "--out", plan)
     if code == 0:
-        assert run("verify", plan, problem)[0] == 0
+        code, _, err = run("verify", plan, problem)
+        assert (code, err) == (0, "")
     else:
         assert code == 2
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", [("colour",), ("buckets", 1, "not_befor_us")])
+def test_an_unknown_field_is_refused_by_name(files, verdict, path):
+    """A misspelled field does not silently mean nothing."""
+    document = copy.deepcopy(files["gradients"].document)
+    place = document["buckets"][1] if len(path) > 1 else document
+    place[path[-1]] = 5000
+    assert path[-1] in verdict(document)
+
+
+def test_numbers_may_be_written_in_any_way(files, accepted):
+    """4100 and 4100.0 and 4.1e3 are one number in a plan file, too."""
+    text = json.dumps(files["gradients"].document)
+    assert text.count("4100.0") > 1
+    for spelling in ("4100", "4.1e3", "4100.000"):
+        accepted(json.loads(text.replace("4100.0", spelling)))
 
 
 def test_a_plan_can_come_from_standard_input(files, monkeypatch):

@@ -627,6 +627,18 @@ def test_only_ordinary_files_are_replaced(tmp_path):
         os.close(reader)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs links")
+def test_a_link_stays_a_link(tmp_path):
+    """Writing through a link changes the file that it names."""
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_problem(parse(SIMPLE), link)
+    assert link.is_symlink()
+    assert problem_digest(commsched.read(real)) == digest(SIMPLE)
+    assert sorted(os.listdir(tmp_path)) == ["link.json", "real.json"]
+
+
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "", "no/such/file"])
 def test_a_path_that_is_none_is_an_input_error(tmp_path, monkeypatch, name):
     """Whatever is wrong with a path, reading raises the error that callers catch."""

@@ -170,11 +170,7 @@ class AnyOrderModel:
         for variables in self.chains.values():
             variables.constrain()
         self.step.add_dependencies()
-        by_channel: dict[str, list[Any]] = {}
-        for key, variables in self.chains.items():
-            by_channel.setdefault(problem.channel(key), []).extend(variables.intervals)
-        for intervals in by_channel.values():
-            self.step.cp.add_no_overlap(intervals)
+        self.step.one_at_a_time({key: c.intervals for key, c in self.chains.items()})
         self._hint(known)
 
     def _hint(self, known: Plan) -> None:

@@ -9,7 +9,7 @@ model, which the evaluator rightly refuses.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -104,6 +104,14 @@ class StepModel:
             start = self.ends[task.name] - self.length(task.duration_ns)
             for before in task.after:
                 self.after(start, before)
+
+    def one_at_a_time(self, intervals: Mapping[FusionKey, Sequence[Any]]) -> None:
+        """Ensure that launches on one channel do not overlap."""
+        by_channel: dict[str, list[Any]] = {}
+        for key, found in intervals.items():
+            by_channel.setdefault(self.problem.channel(key), []).extend(found)
+        for shared in by_channel.values():
+            self.cp.add_no_overlap(shared)
 
     def after(self, start: Any, before: str, when: Any = None) -> None:
         """Ensure that ``start`` is not before the end of the task ``before``."""
