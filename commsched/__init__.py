@@ -22,7 +22,7 @@ from commsched.models import (
     Timeline,
     evaluate,
 )
-from commsched.optimizer import Comparison, Result, Status, best_cap, compare, optimize
+from commsched.optimizer import Comparison, Result, Status, compare, optimize, rule, tune
 from commsched.problems import gradient_problem, read, write_problem
 
 __version__ = "0.1.0"
@@ -45,11 +45,12 @@ __all__ = [
     "Status",
     "StepTable",
     "Timeline",
-    "best_cap",
     "compare",
     "evaluate",
     "gradient_problem",
     "optimize",
     "read",
+    "rule",
+    "tune",
     "write_problem",
 ]

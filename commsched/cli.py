@@ -150,7 +150,7 @@ def plan(
             _print_json(plan_document(result))
         typer.echo(f"commsched: {result.status}: {result.reason}", err=True)
         raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
-    comparison = compare(problem, result=result)
+    comparison = compare(problem, result=result, rules=["ddp"])
     today = _today(comparison, loaded)
     sentence = verdict(result, today)
     document = {**plan_document(result), "verdict": sentence}
@@ -304,7 +304,7 @@ def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
 
 
 def _best_cap_row(comparison: Comparison) -> Row | None:
-    return next((row for row in comparison.rows if row.name == "ddp-best-cap"), None)
+    return next((row for row in comparison.rows if row.name == "ddp-best"), None)
 
 
 def _draw_plan(path: Path, comparison: Comparison, today: Row | None) -> None:

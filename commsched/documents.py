@@ -8,8 +8,8 @@ from commsched.export import ddp_settings
 from commsched.export.ddp import MIN_TORCH
 from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
-from commsched.models.units import MIB, us_from_ns
-from commsched.optimizer import CapTuning, Comparison, Result, Row
+from commsched.models.units import us_from_ns
+from commsched.optimizer import Comparison, Result, Row, Tuning
 from commsched.problems import problem_digest
 from commsched.problems.schema import PLAN_FORMAT, VERSION
 
@@ -94,15 +94,15 @@ def row_document(row: Row) -> dict[str, Any]:
     }
 
 
-def cap_document(tuning: CapTuning) -> dict[str, Any]:
-    """Return the best single cap for DDP: the range, and the flat region, in MiB."""
-    low, high = tuning.flat
+def tuning_document(tuning: Tuning) -> dict[str, Any]:
+    """Return the best value of a rule's knob: its range, and the flat region, in the knob's unit."""
+    best = tuning.best
     return {
-        "bucket_cap_mb": [tuning.best.low_bytes / MIB, _mib(tuning.best.high_bytes)],
-        "within_1_percent_mb": [low / MIB, _mib(high)],
-        "exposed_us": us_from_ns(tuning.best.exposed_ns),
-        "makespan_us": us_from_ns(tuning.best.makespan_ns),
-        "launches": tuning.best.launches,
+        "best": [best.low, best.high],
+        "within_1_percent": list(tuning.flat),
+        "exposed_us": us_from_ns(best.exposed_ns),
+        "makespan_us": us_from_ns(best.makespan_ns),
+        "launches": best.launches,
         "plans_visited": len(tuning.ranges),
     }
 
@@ -121,10 +121,8 @@ def comparison_document(comparison: Comparison, verdict: str) -> dict[str, Any]:
         "optimal": row_document(comparison.optimal),
         "rows": [row_document(row) for row in comparison.rows],
         "skipped": [{"name": name, "reason": reason} for name, reason in comparison.skipped],
-        "best_cap": None if comparison.cap is None else cap_document(comparison.cap),
+        "best_settings": {
+            name: tuning_document(tuning) for name, tuning in comparison.tunings.items()
+        },
         "verdict": verdict,
     }
-
-
-def _mib(count: int | None) -> float | None:
-    return None if count is None else count / MIB

@@ -11,8 +11,8 @@ from commsched.export.ddp import MIN_TORCH
 from commsched.models import Problem, Reason, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError, printable
 from commsched.models.units import format_bytes, format_ns
-from commsched.optimizer import Comparison, Result, Row
-from commsched.optimizer.comparison import caps_text, percent
+from commsched.optimizer import Comparison, Result, Row, rule
+from commsched.optimizer.comparison import percent
 from commsched.problems import RecordedStep
 
 MAX_BUCKET_ROWS = 40
@@ -89,7 +89,7 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
     for row in rows:
         timeline = row.timeline
         over = "none"
-        if row.over_optimal_ns > row.launches:
+        if row.over_optimal_ns > row.launches or row.over_optimal_ns < 0:
             share = percent(row.over_optimal_ns, timeline.makespan_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
@@ -194,15 +194,14 @@ def print_settings(
     else:
         console.print(_line(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
         console.print(_line(f"  {settings.line}"), soft_wrap=True)
-    if comparison.cap is not None:
-        best, flat = comparison.cap.best, comparison.cap.flat
-        lost = comparison.row("ddp-best-cap").over_optimal_ns
-        setting = comparison.row("ddp-best-cap").setting
+    knob = rule("ddp").knob
+    tuning = comparison.tunings.get("ddp")
+    if tuning is not None and knob is not None:
+        row = comparison.row("ddp-best")
+        lost = row.over_optimal_ns
+        setting = row.setting.removeprefix("best: ")
         price = f"costs {format_ns(lost)} more" if lost else "costs no more"
+        best = knob.range_text(tuning.best.low, tuning.best.high)
+        flat = knob.range_text(*tuning.flat)
         console.print(_line(f"With a single cap: {setting}, which {price} than the plan above."))
-        console.print(
-            _line(
-                f"  Equally good: {caps_text(best.low_bytes, best.high_bytes)}; "
-                f"within 1% of that step: {caps_text(*flat)}."
-            )
-        )
+        console.print(_line(f"  Equally good: {best}; within 1% of that step: {flat}."))

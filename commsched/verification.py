@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from commsched.documents import settings_document, timeline_document
 from commsched.models import Problem, Timeline, evaluate
 from commsched.models.coverage import is_in_order
 from commsched.models.errors import PlanError
-from commsched.models.units import format_ns, ns_from_us, us_from_ns
+from commsched.models.units import NS_PER_US, exact_at_least_zero, format_ns, us_from_ns
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.exact import exact_plan, why_not_exact
 from commsched.optimizer.result import Bound, Status, gap, proved_status
@@ -60,7 +61,11 @@ def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:
         timeline = evaluate(problem, plan)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
-    if file.scope == "in-order" and not is_in_order(problem, plan):
+    if plan.splits and file.lower_bound_us is not UNSET:
+        raise PlanError(
+            f"{path}: lower_bound_us bounds plans that keep collectives whole; this one splits them"
+        )
+    if file.scope == "in-order" and not plan.splits and not is_in_order(problem, plan):
         raise PlanError(
             f"{path}: scope is 'in-order', but the plan is not contiguous in ready order"
         )
@@ -99,7 +104,11 @@ def _leaves(stated: Any, expected: Any, place: str = "") -> Iterator[tuple[str, 
         for name, value in stated.items():
             inner = f"{place}.{name}" if place else name
             yield from _leaves(value, expected.get(name, UNSET), inner)
-    elif isinstance(stated, list) and isinstance(expected, list) and len(stated) == len(expected):
+    elif (
+        isinstance(stated, list | tuple)
+        and isinstance(expected, list)
+        and len(stated) == len(expected)
+    ):
         for number, (value, other) in enumerate(zip(stated, expected, strict=True)):
             yield from _leaves(value, other, f"{place}[{number}]")
     else:
@@ -114,7 +123,8 @@ def _check_bound(
             if getattr(file, name) is not UNSET:
                 raise PlanError(f"{path}: {name} is stated without a lower_bound_us")
         return None, "the file states no lower bound"
-    claimed = Bound(ns_from_us(file.lower_bound_us, f"{path}: lower_bound_us"), "the file")
+    stated_us = exact_at_least_zero(file.lower_bound_us, f"{path}: lower_bound_us")
+    claimed = Bound(math.ceil(stated_us * NS_PER_US), "the file")
     if claimed.ns > timeline.makespan_ns:
         raise PlanError(
             f"{path}: lower_bound_us is {file.lower_bound_us!r}, above the makespan "

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from commsched.models.errors import InputError
+from commsched.models.knob import Setting
 from commsched.models.units import check_bytes, check_ns
 
 
@@ -127,7 +128,7 @@ class Plan:
         return len(self.buckets)
 
 
-def close_at_or_above(sizes: Sequence[int], caps: Sequence[int]) -> list[int]:
+def close_at_or_above(sizes: Sequence[int], caps: Sequence[Setting]) -> list[int]:
     """Cut a sequence the way PyTorch DDP cuts gradients into buckets.
 
     A bucket closes as soon as its size has reached its cap, tested *after* adding, so a cap is a

@@ -3,9 +3,9 @@
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.comparison import Comparison, Row, compare, verdict
 from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
-from commsched.optimizer.rules import RULES, Rule, ddp, no_overlap, one_bucket, one_each
+from commsched.optimizer.rules import RULES, Rule, ddp, no_overlap, one_bucket, one_each, rule
 from commsched.optimizer.solve import METHODS, TIME_LIMIT_S, WORKERS, optimize
-from commsched.optimizer.tuning import CapRange, CapTuning, best_cap
+from commsched.optimizer.tuning import KnobRange, Tuning, tune
 
 __all__ = [
     "METHODS",
@@ -14,15 +14,14 @@ __all__ = [
     "TIME_LIMIT_S",
     "WORKERS",
     "Bound",
-    "CapRange",
-    "CapTuning",
     "Comparison",
+    "KnobRange",
     "Result",
     "Row",
     "Rule",
     "Scope",
     "Status",
-    "best_cap",
+    "Tuning",
     "closed_form_bound",
     "compare",
     "ddp",
@@ -30,5 +29,7 @@ __all__ = [
     "one_bucket",
     "one_each",
     "optimize",
+    "rule",
+    "tune",
     "verdict",
 ]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from commsched.models import Plan, Problem, Timeline
 from commsched.models.errors import DeadlockError, NotApplicableError
 from commsched.models.timeline import play
-from commsched.models.units import MIB, format_bytes, format_ns
+from commsched.models.units import format_ns
 from commsched.optimizer.result import Result
-from commsched.optimizer.rules import RULES
-from commsched.optimizer.solve import optimize
-from commsched.optimizer.tuning import CapTuning, best_cap
+from commsched.optimizer.rules import RULES, rule
+from commsched.optimizer.solve import TIME_LIMIT_S, optimize
+from commsched.optimizer.tuning import Tuning, tune
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class Row:
         Its plan and what that does.
     over_optimal_ns
         How much longer the step is than with the optimal plan. A rule can fall below the optimal
-        plan by rounding (less than a nanosecond a launch); that counts as 0.
+        plan by rounding (less than a nanosecond a launch); that counts as 0. It is negative for a
+        plan that is better because it is outside of the scope: reordered, or split into chunks.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Comparison:
         The rules, best first.
     skipped
         Rules that do not apply, with the reason.
-    cap
-        All single caps for DDP's rule, or None where that does not apply.
+    tunings
+        By rule name: every plan that a value of the rule's knob can give, and the best.
     """
 
     result: Result
     rows: tuple[Row, ...]
     skipped: tuple[tuple[str, str], ...]
-    cap: CapTuning | None
+    tunings: Mapping[str, Tuning]
 
     @property
     def optimal(self) -> Row:
@@ -98,10 +98,11 @@ def compare(
     problem: Problem,
     *,
     scope: str = "in-order",
-    time_limit_s: float = 60.0,
+    time_limit_s: float = TIME_LIMIT_S,
     result: Result | None = None,
+    rules: Collection[str] | None = None,
 ) -> Comparison:
-    """Evaluate every rule on a step and set it beside the optimum.
+    """Evaluate every rule on a step, as it comes and with its best setting, beside the optimum.
 
     Parameters
     ----------
@@ -111,6 +112,8 @@ def compare(
         As for :func:`commsched.optimize`.
     result
         The optimum, if it is already known.
+    rules
+        Names of the rules to look at; by default all.
 
     Returns
     -------
@@ -131,61 +134,28 @@ def compare(
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
 
+    tunings: dict[str, Tuning] = {}
+
     def add(name: str, title: str, setting: str, plan: Plan) -> None:
         timeline = play(problem, plan)
-        over = max(0, timeline.makespan_ns - best_ns)
+        over = timeline.makespan_ns - best_ns
+        if -plan.launches <= over < 0:
+            over = 0  # rounding
         rows.append(Row(name, title, setting, plan, timeline, over))
 
-    for rule in RULES:
+    for each in RULES if rules is None else map(rule, rules):
         try:
-            add(rule.name, rule.title, rule.setting, rule.make(problem))
+            add(each.name, each.title, each.setting, each.make(problem))
+            if each.knob is not None:
+                name = f"{each.name}-best"
+                tuning = tune(problem, each.knob.make, each.knob.unit_bytes)
+                tunings[each.name] = tuning
+                setting = each.knob.text(tuning.best.low, tuning.best.high)
+                add(name, each.title, f"best: {setting}", tuning.plan)
         except (NotApplicableError, DeadlockError) as error:
-            skipped.append((rule.name, str(error)))
-    cap: CapTuning | None = None
-    try:
-        cap = best_cap(problem)
-        add(
-            "ddp-best-cap",
-            "PyTorch DDP best single cap",
-            f"bucket_cap_mb={handy_cap_mib(cap.best.low_bytes, cap.best.high_bytes):g}",
-            cap.plan,
-        )
-    except (NotApplicableError, DeadlockError) as error:
-        skipped.append(("ddp-best-cap", str(error)))
+            skipped.append((each.name, str(error)))
     rows.sort(key=lambda row: (row.timeline.makespan_ns, row.launches, row.name))
-    return Comparison(result, tuple(rows), tuple(skipped), cap)
-
-
-def caps_text(low_bytes: int, high_bytes: int | None) -> str:
-    """Return a range of caps for people.
-
-    Examples
-    --------
-    >>> caps_text(2**20, 2**22), caps_text(1, 2**22), caps_text(2**20, None)
-    ('from 1.00 MiB to 4.00 MiB', 'up to 4.00 MiB', '1.00 MiB or more')
-    """
-    if high_bytes is None:
-        return f"{format_bytes(low_bytes)} or more" if low_bytes > 1 else "any"
-    if low_bytes <= 1:
-        return f"up to {format_bytes(high_bytes)}"
-    return f"from {format_bytes(low_bytes)} to {format_bytes(high_bytes)}"
-
-
-def handy_cap_mib(low_bytes: int, high_bytes: int | None) -> float:
-    """Return the number with the fewest digits among the caps of a range, in MiB.
-
-    Examples
-    --------
-    >>> handy_cap_mib(67108865, 100663296), handy_cap_mib(1048577, 1100000)
-    (70.0, 1.01)
-    """
-    high_bytes = 2 * low_bytes + MIB if high_bytes is None else high_bytes
-    for exponent in range(6, -7, -1):
-        step = Fraction(10) ** exponent
-        first = math.ceil(Fraction(low_bytes, MIB) / step) * step
-        if first * MIB <= high_bytes and int(float(first) * MIB) >= low_bytes:
-            return float(first)
-    return high_bytes / MIB
+    return Comparison(result, tuple(rows), tuple(skipped), tunings)
 
 
 def verdict(result: Result, today: Row | None) -> str:
@@ -203,7 +173,7 @@ def verdict(result: Result, today: Row | None) -> str:
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
     >>> comparison = compare(GradientProblem([Gradient("a", 5000, ready_ns=10)], AlphaBeta(3, 1)))
     >>> verdict(comparison.result, comparison.row("ddp"))
-    'nothing to gain: PyTorch DDP default is already optimal; do not tune'
+    'nothing to gain: PyTorch DDP (default: 1 MiB, then 25 MiB) is already optimal; do not tune'
     """
     if today is None:
         return (
@@ -212,9 +182,9 @@ def verdict(result: Result, today: Row | None) -> str:
         )
     now_ns = today.timeline.makespan_ns
     most, gained = now_ns - result.lower_bound_ns, now_ns - result.makespan_ns
-    name = today.title
+    name = f"{today.title} ({today.setting})" if today.setting else today.title
     if most <= today.launches:
-        verb = "are" if name.endswith("buckets") else "is"
+        verb = "are" if today.title.endswith("buckets") else "is"
         return f"nothing to gain: {name} {verb} already optimal; do not tune"
     share = percent(most, now_ns)
     if most * 1000 < now_ns:

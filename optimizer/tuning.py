@@ -1,192 +1,161 @@
-"""The best single cap for DDP's rule over *all* caps, by visiting every plan that a cap can give.
+"""The best value of a rule's knob over *all* values, by visiting every plan that a value can give.
 
-For a cap c let m be the size of the smallest bucket that the rule closes. Every cap from c to m cuts
-at the same places: a closed bucket reached c only with its last gradient, has at least m bytes, and so
-reaches any cap up to m with that same gradient; what is left over stays below c. So the next plan
-begins at m + 1, and the plans of all caps are finitely many. Below a certain cap the start-ups alone
-make a step that is more than a per cent slower than one already seen; those caps need no look.
+See :mod:`commsched.models.knob` for why the plans are finitely many and none is missed. Below a
+certain value the start-ups of so many launches alone make the step more than a per cent longer than one
+that was already seen; those values need no look.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
-from commsched.models import Plan, Problem, close_at_or_above
+from commsched.models import Plan, Problem
 from commsched.models.errors import NotApplicableError
+from commsched.models.knob import Knob, Setting
 from commsched.models.timeline import play
-from commsched.optimizer.rules.ddp import ddp
 
-FLAT = 0.01
-"""A cap is in the flat region if the step is at most this much longer than with the best cap."""
-MAX_VISITS = 60_000_000
-"""Visits times gradients; beyond it the search would take minutes."""
+FLAT = Fraction(1, 100)
+"""A value is in the flat region if the step is at most this much longer than with the best one."""
+MAX_VISITS = 12_000_000
+"""Plans times collectives; beyond it the search would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
-class CapRange:
-    """Caps that all give the same plan.
+class KnobRange:
+    """Values of a knob that all give the same plan.
 
     Attributes
     ----------
-    low_bytes, high_bytes
-        The first and last cap in bytes; ``high_bytes`` is None where the range has no end.
+    low, high
+        The first and last value in the knob's unit; ``high`` is None where there is no end.
     makespan_ns, exposed_ns, launches
         What the plan does.
     """
 
-    low_bytes: int
-    high_bytes: int | None
+    low: int
+    high: int | None
     makespan_ns: int
     exposed_ns: int
     launches: int
 
 
 @dataclass(frozen=True)
-class CapTuning:
-    """Every plan that DDP's rule can make with one cap.
+class Tuning:
+    """Every plan that a rule makes for some value of its knob.
 
     Attributes
     ----------
     ranges
-        All ranges of caps in ascending order, without gaps, from ``ranges[0].low_bytes`` on.
-        Smaller caps are proved to be worse than the flat region.
+        All ranges of values in ascending order, without gaps, from ``ranges[0].low`` on. Smaller
+        values are proved to be worse than the flat region.
     best
         The range with the least makespan, then the fewest launches; ranges side by side that
         are equally good are joined.
     flat
-        The first and last cap (None: no end) around ``best`` with a makespan at most 1% longer.
+        The first and last value (None: no end) around ``best`` with a makespan at most 1% longer.
     plan
         The best range's plan.
     """
 
-    ranges: tuple[CapRange, ...]
-    best: CapRange
+    ranges: tuple[KnobRange, ...]
+    best: KnobRange
     flat: tuple[int, int | None]
     plan: Plan
 
 
-def best_cap(problem: Problem) -> CapTuning:
-    """Return the best ``bucket_cap_mb`` for DDP's rule, in bytes, over all caps.
+def tune(
+    problem: Problem,
+    make: Callable[[Problem, Setting], Plan],
+    unit_bytes: int = 1,
+) -> Tuning:
+    """Return the best value of a rule's knob over all values.
 
-    As in torch, a cap that the user gives applies to the first bucket, too.
+    Parameters
+    ----------
+    problem
+        The step.
+    make
+        The rule. It may only compare its knob, or ask it for pieces; a bucket that it makes must
+        hold at most ``knob * unit_bytes`` bytes more than its largest member.
+    unit_bytes
+        The most bytes that one unit of the knob stands for.
 
     Raises
     ------
     NotApplicableError
-        If DDP's rule does not apply, or the step has too many gradients to visit every plan.
+        If the rule does not apply, or the step has too many collectives to visit every plan.
 
     Examples
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> from commsched.optimizer.rules import ddp
     >>> problem = GradientProblem(
     ...     [Gradient(f"g{k}", 1000, ready_ns=k * 1000) for k in range(4)], AlphaBeta(0.5, 1))
-    >>> tuning = best_cap(problem)
-    >>> tuning.best.low_bytes, tuning.best.high_bytes, tuning.best.exposed_ns
+    >>> tuning = tune(problem, lambda problem, cap: ddp(problem, [cap]))
+    >>> tuning.best.low, tuning.best.high, tuning.best.exposed_ns
     (1001, 2000, 3000)
     """
-    sizes = [[problem.bytes[k] for k in chain] for chain in problem.chains.values()]
-    seen = min(play(problem, ddp(problem, [cap])).makespan_ns for cap in _samples(sizes))
-    low = _least_worthwhile_cap(problem, seen)
-    ranges: list[CapRange] = []
-    visits = 0
-    for first, last in cap_ranges(sizes, low):
-        visits += len(problem.names)
-        if visits > MAX_VISITS:
+    total = max(1, sum(problem.bytes))
+    samples = {max(1, total // (unit_bytes * 2**k)) for k in range(16)}
+    seen_ns = min(play(problem, make(problem, Knob(value))).makespan_ns for value in samples)
+    low = _least_worthwhile(problem, seen_ns, unit_bytes)
+    ranges: list[KnobRange] = []
+    plans: list[Plan] = []
+    for first, last, plan in setting_ranges(lambda knob: make(problem, knob), low):
+        if len(ranges) * len(problem.names) > MAX_VISITS:
             raise NotApplicableError(
-                f"best cap: {len(problem.names)} gradients give too many plans to visit them all"
+                f"best setting: {len(problem.names)} collectives give too many plans to visit"
             )
-        plan = ddp(problem, [first])
+        if plans and plan == plans[-1]:
+            ranges[-1] = _extended(ranges[-1], last)
+            continue
         timeline = play(problem, plan)
+        plans.append(plan)
         ranges.append(
-            CapRange(first, last, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
+            KnobRange(first, last, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
         )
     best = min(range(len(ranges)), key=lambda k: (ranges[k].makespan_ns, ranges[k].launches))
     top = ranges[best]
-    first, last = _around(
+    first, end = _around(
         ranges, best, lambda r: (r.makespan_ns, r.launches) == (top.makespan_ns, top.launches)
     )
-    joined = CapRange(
-        ranges[first].low_bytes,
-        ranges[last].high_bytes,
-        top.makespan_ns,
-        top.exposed_ns,
-        top.launches,
-    )
-    first, last = _around(ranges, best, lambda r: r.makespan_ns <= top.makespan_ns * (1 + FLAT))
-    return CapTuning(
-        tuple(ranges),
-        joined,
-        (ranges[first].low_bytes, ranges[last].high_bytes),
-        ddp(problem, [joined.low_bytes]),
-    )
+    joined = _extended(ranges[first], ranges[end].high)
+    limit = math.floor(top.makespan_ns * (1 + FLAT))
+    first, end = _around(ranges, best, lambda r: r.makespan_ns <= limit)
+    return Tuning(tuple(ranges), joined, (ranges[first].low, ranges[end].high), plans[best])
 
 
-def cap_ranges(chains: list[list[int]], low: int = 1) -> Iterator[tuple[int, int | None]]:
-    """Yield the ranges of caps within which DDP's rule cuts all chains of sizes alike.
-
-    Parameters
-    ----------
-    chains
-        For each dtype the sizes in the order in which they are added, in bytes.
-    low
-        The first cap to look at.
-
-    Yields
-    ------
-    tuple
-        First and last cap; the last range has no last cap (None).
-
-    Examples
-    --------
-    >>> list(cap_ranges([[4, 4, 4]]))
-    [(1, 4), (5, 8), (9, 12), (13, None)]
-    """
-    cap = max(1, low)
-    while True:
-        closed = []
-        for sizes in chains:
-            begin = 0
-            for end in close_at_or_above(sizes, [cap]):
-                size = sum(sizes[begin:end])
-                if size >= cap:
-                    closed.append(size)
-                begin = end
-        if not closed:
-            yield cap, None
-            return
-        yield cap, min(closed)
-        cap = min(closed) + 1
+def _extended(found: KnobRange, high: int | None) -> KnobRange:
+    return KnobRange(found.low, high, found.makespan_ns, found.exposed_ns, found.launches)
 
 
-def _samples(chains: list[list[int]]) -> list[int]:
-    total = max(sum(sizes) for sizes in chains)
-    return sorted({max(1, total // 2**k) for k in range(12)} | {total + 1})
+def _least_worthwhile(problem: Problem, seen_ns: int, unit_bytes: int) -> int:
+    """Return a value below which the start-ups alone exceed the flat region of what was seen.
 
-
-def _least_worthwhile_cap(problem: Problem, seen_ns: int) -> int:
-    """Return a cap below which the start-ups alone exceed the flat region of what was seen.
-
-    With cap c a chain of S bytes, the largest of them s, has at least S / (c + s) launches, since a
-    closed bucket is below c before its last gradient. Each pays a minorant's intercept.
+    With the value v a chain of S bytes, the largest member s, has at least S / (v u + s) launches of
+    at most v u + s bytes. Each pays a minorant's intercept.
     """
     least = 1
-    limit = math.ceil(seen_ns * Fraction(1 + FLAT))
+    limit = math.ceil(seen_ns * (1 + FLAT))
     for key, chain in problem.chains.items():
-        total = sum(problem.bytes[k] for k in chain)
-        largest = max(problem.bytes[k] for k in chain)
+        sizes = [problem.bytes[k] for k in chain]
         first = min(problem.ready_ns[k] for k in chain)
         for line in problem.cost(key).minorants:
-            room = (limit - first) * line.scale - line.slope * total
+            room = (limit - first) * line.scale - line.slope * sum(sizes)
             if line.intercept > 0 and room > 0:
                 most_launches = room // line.intercept + 1
-                least = max(least, total // most_launches - largest)
+                most_bytes = sum(sizes) // most_launches - max(sizes)
+                least = max(least, most_bytes // unit_bytes)
     return least
 
 
-def _around(ranges: list[CapRange], k: int, good: Callable[[CapRange], bool]) -> tuple[int, int]:
+def _around(
+    ranges: Sequence[KnobRange], k: int, good: Callable[[KnobRange], bool]
+) -> tuple[int, int]:
     """Return the first and last index of the ranges around k that are good."""
     first = last = k
     while first > 0 and good(ranges[first - 1]):
@@ -194,3 +163,36 @@ def _around(ranges: list[CapRange], k: int, good: Callable[[CapRange], bool]) ->
     while last + 1 < len(ranges) and good(ranges[last + 1]):
         last += 1
     return first, last
+
+
+class SettingRange(NamedTuple):
+    """Values of a knob, from ``low`` to ``high`` (None: no end), that all give ``plan``."""
+
+    low: int
+    high: int | None
+    plan: Plan
+
+
+def setting_ranges(make: Callable[[Knob], Plan], low: int = 1) -> Iterator[SettingRange]:
+    """Yield every plan that a rule makes for some value of its knob, in order of the value.
+
+    Parameters
+    ----------
+    make
+        The rule; it may only compare the knob, or ask it for :meth:`Knob.pieces`.
+    low
+        The first value to look at.
+
+    Yields
+    ------
+    SettingRange
+        The first begins at ``low``, each next one after the end of the one before.
+    """
+    value = low
+    while True:
+        knob = Knob(value)
+        plan = make(knob)
+        yield SettingRange(value, knob.high, plan)
+        if knob.high is None:
+            return
+        value = knob.high + 1

@@ -82,8 +82,8 @@ def _from_gradients(file: GradientFile, path: str | Path) -> GradientProblem:
             row.bytes,
             ns_from_us(row.ready_us, f"gradient {row.name!r}: ready_us"),
             row.dtype,
-            row.device,
-            row.sparse,
+            row.device or "",
+            bool(row.sparse),
         )
         for row in file.gradients
     ]
@@ -121,7 +121,14 @@ def _from_tasks(file: GraphFile, path: str | Path) -> Problem:
             kind = check_kind(row.kind, f"task {row.name!r}: kind")
             tasks.append(
                 Collective(
-                    row.name, row.bytes, kind, row.group, row.dtype, after, row.device, row.sparse
+                    row.name,
+                    row.bytes,
+                    kind,
+                    row.group,
+                    row.dtype,
+                    after,
+                    row.device or "",
+                    bool(row.sparse),
                 )
             )
     channels = None if file.channels is UNSET else file.channels
@@ -164,7 +171,14 @@ def _to_gradients(problem: GradientProblem) -> GradientFile:
         version=VERSION,
         name=problem.name,
         gradients=[
-            GradientRow(g.name, g.bytes, microseconds(g.ready_ns), g.dtype, g.device, g.sparse)
+            GradientRow(
+                g.name,
+                g.bytes,
+                microseconds(g.ready_ns),
+                g.dtype,
+                g.device or UNSET,
+                g.sparse or UNSET,
+            )
             for g in problem.gradients or ()
         ],
         costs={"allreduce": _raw(row_from_curve(curve, "costs.allreduce"))},
@@ -185,7 +199,14 @@ def _to_tasks(problem: Problem) -> GraphFile:
             ComputeRow(t.name, microseconds(t.duration_ns), t.stream, list(t.after))
             if isinstance(t, Compute)
             else CollectiveRow(
-                t.name, t.kind, t.bytes, t.group, t.dtype, list(t.after), t.device, t.sparse
+                t.name,
+                t.kind,
+                t.bytes,
+                t.group,
+                t.dtype,
+                list(t.after),
+                t.device or UNSET,
+                t.sparse or UNSET,
             )
             for t in problem.tasks
         ],

@@ -34,15 +34,15 @@ class CostRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     table: list[tuple[int, int | float]] | UnsetType = UNSET
 
 
-class GradientRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class GradientRow(msgspec.Struct, forbid_unknown_fields=True):
     """A gradient of the simplest problem file."""
 
     name: str
     bytes: int
     ready_us: int | float
     dtype: str = "float32"
-    device: str = ""
-    sparse: bool = False
+    device: str | UnsetType = UNSET
+    sparse: bool | UnsetType = UNSET
 
 
 class ComputeRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="compute"):
@@ -59,7 +59,6 @@ class CollectiveRow(
     forbid_unknown_fields=True,
     tag_field="type",
     tag="collective",
-    omit_defaults=True,
 ):
     """A collective of the general problem file."""
 
@@ -69,8 +68,8 @@ class CollectiveRow(
     group: str
     dtype: str = "float32"
     after: list[str] = []
-    device: str = ""
-    sparse: bool = False
+    device: str | UnsetType = UNSET
+    sparse: bool | UnsetType = UNSET
 
 
 class GradientFile(msgspec.Struct, forbid_unknown_fields=True):

@@ -600,6 +600,10 @@ def test_channels_that_do_not_fit_the_groups(file_refusal, channels, named):
         (changed(STEP, "tasks", 0, "stream", 1), "tasks[0].stream"),
         (changed(GRADIENTS, "gradients", 0, "dtype", 32), "gradients[0].dtype"),
         (changed(GRADIENTS, "gradients", 0, "dtype", ""), "dtype"),
+        (changed(GRADIENTS, "gradients", 0, "device", 1), "gradients[0].device"),
+        (changed(GRADIENTS, "gradients", 0, "sparse", 1), "gradients[0].sparse"),
+        (changed(STEP, "tasks", 1, "device", None), "tasks[1].device"),
+        (changed(STEP, "tasks", 1, "sparse", "yes"), "tasks[1].sparse"),
         (changed(GRADIENTS, "name", 5), "name"),
     ],
 )

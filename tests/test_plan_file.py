@@ -207,6 +207,87 @@ def test_a_plan_that_is_held_back_survives_the_file(files, tmp_path):
     assert json.loads(out)["buckets"][-1]["not_before_us"] == 5000.25
 
 
+SPLIT = [
+    {"names": ["L4"], "chunks": [[0, 10_000_000]]},
+    {"names": ["L4", "L3"], "chunks": [[10_000_000, 33554432], None]},
+    {"names": ["L1", "L2"], "not_before_us": 5000},
+]
+
+
+def test_a_plan_that_splits_collectives_survives_the_file(files, tmp_path, accepted):
+    """``chunks`` are part of the plan: bytes from and up to, or null for a whole member."""
+    document = {**minimal(files), "scope": "any", "buckets": SPLIT}
+    accepted(document)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    code, out, _ = run("evaluate", files["gradients"].problem, path, "--json")
+    assert code == 0
+    buckets = json.loads(out)["buckets"]
+    assert [bucket.get("chunks") for bucket in buckets] == [b.get("chunks") for b in SPLIT]
+    assert [bucket["bytes"] for bucket in buckets] == [10_000_000, 24_603_008, 1_052_672]
+    accepted({**document, **json.loads(out)})
+
+
+@pytest.mark.parametrize("command", ["verify", "evaluate"])
+@pytest.mark.parametrize(
+    ("bucket", "chunks"),
+    [
+        (0, [[0, 9_999_999]]),
+        (0, [[0, 10_000_001]]),
+        (0, [[1, 10_000_000]]),
+        (0, [[-1, 10_000_000]]),
+        (0, [[10_000_000, 0]]),
+        (0, [None]),
+        (0, [[0, 10_000_000], None]),
+        (0, [[0, 10_000_000.5]]),
+        (0, [[False, 10_000_000]]),
+        (0, [[0, 10_000_000, 1]]),
+        (0, [["0", 10_000_000]]),
+        (0, [0, 10_000_000]),
+        (0, None),
+        (1, [[10_000_000, 33554433], None]),
+        (1, [[10_000_000, 2**60], None]),
+        (1, [[10_000_000, 33554432]]),
+        (1, [[10_000_000, 33554432], [0, 1]]),
+        (2, [[0, 4096], [0, 1048575]]),
+    ],
+)
+def test_chunks_cover_every_byte_once(files, verdict, command, bucket, chunks):
+    """Bytes that are missing, sent twice or not there, and chunks that are none, are refused."""
+    document = {**minimal(files), "scope": "any", "buckets": copy.deepcopy(SPLIT)}
+    document["buckets"][bucket]["chunks"] = chunks
+    assert "plan.json: " in verdict(document, command=command)
+
+
+def test_a_plan_that_splits_is_not_in_order(files, verdict):
+    """Scope ``in-order`` knows no chunks."""
+    assert "scope" in verdict({**minimal(files), "scope": "in-order", "buckets": SPLIT})
+
+
+def test_a_plan_that_splits_collectives_states_no_bound(tmp_path):
+    """Two halves can cost less than the whole, and bounds are of plans that keep it whole."""
+    problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    write_problem(
+        commsched.gradient_problem(
+            [Gradient("a", 2000, 1000)], commsched.StepTable([(1000, 10), (2000, 25)])
+        ),
+        problem,
+    )
+    head = {
+        "format": "commsched/plan",
+        "version": 1,
+        "problem_digest": problem_digest(commsched.read(problem)),
+        "scope": "any",
+    }
+    halves = [{"names": ["a"], "chunks": [chunk]} for chunk in ([0, 1000], [1000, 2000])]
+    plan.write_text(json.dumps({**head, "buckets": halves}))
+    assert run("verify", plan, problem)[0] == 0
+    code, out, _ = run("evaluate", problem, plan, "--json")
+    assert (code, json.loads(out)["makespan_us"]) == (0, 21)
+    plan.write_text(json.dumps({**head, "buckets": halves, "lower_bound_us": 20}))
+    assert "splits" in refusal("verify", plan, problem)
+
+
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_plan_file_needs_only_format_version_digest_and_buckets(files, accepted, problem):
     """Everything else in a plan file may be left out."""

@@ -166,6 +166,23 @@ def test_what_may_be_left_out():
     assert dict(problem.channels) == {"dp": "dp"}
 
 
+def test_devices_and_sparse_gradients():
+    """Both forms say where a tensor lives and whether it must travel alone."""
+    simple = changed(SIMPLE, "gradients", 0, "device", "cuda:1")
+    simple = changed(simple, "gradients", 1, "sparse", True)
+    assert parse(simple).gradients[:2] == (
+        Gradient("L4", 33554432, 2_000_000, device="cuda:1"),
+        Gradient("L3", 1048576, 2_500_500, sparse=True),
+    )
+    general = changed(GENERAL, "tasks", 1, "device", "cuda:1")
+    general = changed(general, "tasks", 3, "sparse", True)
+    found = parse(general).collectives
+    assert [(task.device, task.sparse) for task in found] == [("cuda:1", False), ("", True)]
+    for problem in (parse(simple), parse(general)):
+        assert_same(problem_from_bytes(problem_to_bytes(problem), "again"), problem)
+        assert len(problem.chains) > 1
+
+
 def test_backward_may_end_after_the_last_gradient():
     """``backward_end_us`` is when compute ends, not before the last ready time."""
     assert parse({**SIMPLE, "backward_end_us": 5000.25}).compute_ns == 5_000_250
@@ -362,6 +379,24 @@ def test_a_written_problem_is_plain_json_that_anybody_can_read(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == GENERAL
 
 
+def test_equal_problems_are_written_alike():
+    """Whether a default was spelled out or left out, in a file or in code, does not matter."""
+    cost = AlphaBeta(8, 50)
+    row = {"name": "a", "bytes": 4096, "ready_us": 1}
+    document = {**SIMPLE, "costs": {"allreduce": {"alpha_us": 8, "bandwidth_gb_s": 50}}}
+    written = {
+        problem_to_bytes(problem)
+        for problem in (
+            parse({**document, "gradients": [row]}),
+            parse({**document, "gradients": [{**row, "dtype": "float32"}]}),
+            parse({**document, "gradients": [{**row, "device": "", "sparse": False}]}),
+            GradientProblem([Gradient("a", 4096, 1000)], cost, name="four layers"),
+            GradientProblem([Gradient("a", 4096, 1000, "float32")], cost, name="four layers"),
+        )
+    }
+    assert len(written) == 1
+
+
 def test_exact_numbers_are_written_only_if_a_file_can_hold_them():
     """A Decimal is written as it is; one third of a microsecond has no decimal form."""
     gradients = [Gradient("a", 4096, 1000)]
@@ -392,6 +427,8 @@ SAME_SIMPLE = {
     "title": {**SIMPLE, "name": "another title"},
     "no title": changed(SIMPLE, "name", ...),
     "default dtype": changed(SIMPLE, "gradients", 0, "dtype", ...),
+    "default device": changed(SIMPLE, "gradients", 0, "device", ""),
+    "not sparse": changed(SIMPLE, "gradients", 0, "sparse", False),
     "backward ends with the last gradient": {**SIMPLE, "backward_end_us": 4000.001},
     "bus bandwidth of two ranks": changed(
         SIMPLE,
@@ -419,6 +456,8 @@ SAME_GENERAL = {
     "title": {**GENERAL, "name": ""},
     "order of after": changed(GENERAL, "tasks", 5, "after", ["ar2", "fwd1"]),
     "after twice": changed(GENERAL, "tasks", 5, "after", ["fwd1", "ar2", "fwd1"]),
+    "default device": changed(GENERAL, "tasks", 1, "device", ""),
+    "not sparse": changed(GENERAL, "tasks", 1, "sparse", False),
     "default stream": changed(GENERAL, "tasks", 0, "stream", ...),
     "default after": changed(GENERAL, "tasks", 0, "after", ...),
     "a cost that nothing uses": changed(
@@ -469,6 +508,11 @@ OTHER_SIMPLE = {
     "bytes": changed(SIMPLE, "gradients", 0, "bytes", 33554433),
     "ready": changed(SIMPLE, "gradients", 0, "ready_us", 2000.001),
     "dtype": changed(SIMPLE, "gradients", 0, "dtype", "float16"),
+    "device": changed(SIMPLE, "gradients", 0, "device", "cuda:1"),
+    "sparse": changed(SIMPLE, "gradients", 0, "sparse", True),
+    "sparse on a device": changed(
+        changed(SIMPLE, "gradients", 0, "sparse", True), "gradients", 0, "device", "cuda:1"
+    ),
     "name": changed(SIMPLE, "gradients", 0, "name", "L5"),
     "order": swapped(SIMPLE, "gradients", 2, 3),
     "order without a tie": swapped(SIMPLE, "gradients", 0, 1),
@@ -487,6 +531,8 @@ OTHER_SIMPLE = {
 OTHER_GENERAL = {
     "bytes": changed(GENERAL, "tasks", 1, "bytes", 4194305),
     "dtype": changed(GENERAL, "tasks", 1, "dtype", "float16"),
+    "device": changed(GENERAL, "tasks", 1, "device", "cuda:1"),
+    "sparse": changed(GENERAL, "tasks", 1, "sparse", True),
     "duration": changed(GENERAL, "tasks", 0, "duration_us", 120.001),
     "stream": changed(GENERAL, "tasks", 0, "stream", "aux"),
     "after": changed(GENERAL, "tasks", 5, "after", ["fwd1"]),

@@ -8,11 +8,12 @@ from itertools import pairwise
 import pytest
 
 from commsched.models import AlphaBeta, Gradient, GradientProblem, NotApplicableError
+from commsched.models.knob import Knob
 from commsched.models.timeline import play
 from commsched.models.units import MIB
-from commsched.optimizer import best_cap, ddp, tuning
-from commsched.optimizer.comparison import handy_cap_mib
-from commsched.optimizer.tuning import cap_ranges
+from commsched.optimizer import ddp, tune, tuning
+from commsched.optimizer.handy import handy_mib, handy_number
+from commsched.optimizer.tuning import setting_ranges
 
 
 def random_gradients(rng: random.Random, most: int = 9) -> GradientProblem:
@@ -24,14 +25,18 @@ def random_gradients(rng: random.Random, most: int = 9) -> GradientProblem:
     return GradientProblem(gradients, AlphaBeta(rng.choice([0, 0.002, 0.01]), 1))
 
 
+def best_cap(problem):
+    """Return the best single cap for DDP."""
+    return tune(problem, lambda problem, cap: ddp(problem, [cap]))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_cap_ranges_hold_exactly_the_caps_with_one_plan(seed):
     """Within a range the plan is the same; the ranges follow each other without gaps."""
     rng = random.Random(seed)
     for _ in range(100):
         problem = random_gradients(rng)
-        chains = [[problem.bytes[k] for k in chain] for chain in problem.chains.values()]
-        ranges = list(cap_ranges(chains))
+        ranges = [found[:2] for found in setting_ranges(lambda cap, p=problem: ddp(p, [cap]))]
         assert ranges[0][0] == 1
         assert ranges[-1][1] is None
         for (_, last), (first, _) in pairwise(ranges):
@@ -58,8 +63,8 @@ def test_best_cap_equals_trying_every_cap(seed):
         found = best_cap(problem)
         best = min(tried.values())
         assert (found.best.makespan_ns, found.best.launches) == best
-        high = top if found.best.high_bytes is None else found.best.high_bytes
-        for cap in range(found.best.low_bytes, high + 1):
+        high = top if found.best.high is None else found.best.high
+        for cap in range(found.best.low, high + 1):
             assert tried[min(cap, top)] == best
         low, high = found.flat
         for cap in range(low, (top if high is None else min(high, top)) + 1):
@@ -68,7 +73,7 @@ def test_best_cap_equals_trying_every_cap(seed):
             assert tried[low - 1][0] > best[0] * 1.01
         if high is not None and high < top:
             assert tried[high + 1][0] > best[0] * 1.01
-        for cap in range(1, found.ranges[0].low_bytes):
+        for cap in range(1, found.ranges[0].low):
             assert tried[cap][0] > best[0] * 1.01
 
 
@@ -78,8 +83,8 @@ def test_small_caps_are_left_out_only_when_start_ups_alone_are_too_slow():
     gradients = [Gradient(f"g{k}", rng.randint(1, 40) * 4096, k * 1000) for k in range(120)]
     problem = GradientProblem(gradients, AlphaBeta(50, 10))
     found = best_cap(problem)
-    assert found.ranges[0].low_bytes > 1
-    for cap in (1, found.ranges[0].low_bytes // 2, found.ranges[0].low_bytes - 1):
+    assert found.ranges[0].low > 1
+    for cap in (1, found.ranges[0].low // 2, found.ranges[0].low - 1):
         assert play(problem, ddp(problem, [cap])).makespan_ns > found.best.makespan_ns * 1.01
 
 
@@ -96,5 +101,48 @@ def test_a_handy_cap_lies_in_its_range_as_torch_reads_it():
     for _ in range(3000):
         low = rng.randint(1, 10 ** rng.randint(1, 9))
         high = low + rng.randint(0, 10 ** rng.randint(0, 9))
-        assert low <= int(handy_cap_mib(low, high) * MIB) <= high
-    assert handy_cap_mib(5 * MIB, None) == 10.0
+        assert low <= int(handy_mib(low, high) * MIB) <= high
+    assert handy_mib(5 * MIB, None) == 10.0
+
+
+def test_a_handy_number_lies_in_its_range():
+    """The value to paste is one of the range."""
+    rng = random.Random(2)
+    for _ in range(3000):
+        low = rng.randint(1, 10 ** rng.randint(1, 9))
+        high = low + rng.randint(0, 10 ** rng.randint(0, 9))
+        assert low <= handy_number(low, high) <= high
+
+
+def test_a_knob_narrows_to_exactly_the_values_that_answer_alike():
+    """For comparisons either way round and for pieces, against trying every value."""
+    rng = random.Random(4)
+    asks = (
+        lambda knob, n: knob <= n,
+        lambda knob, n: knob < n,
+        lambda knob, n: n <= knob,
+        lambda knob, n: n < knob,
+        lambda knob, n: knob.pieces(n),
+    )
+    for _ in range(2000):
+        questions = [(rng.choice(asks), rng.randint(0, 40)) for _ in range(rng.randint(0, 4))]
+        knob = Knob(rng.randint(1, 50))
+        answers = [ask(knob, n) for ask, n in questions]
+        alike = [
+            value
+            for value in range(1, 100)
+            if [ask(Knob(value), n) for ask, n in questions] == answers
+        ]
+        assert knob.low == alike[0]
+        assert alike[-1] == (99 if knob.high is None else knob.high)
+        assert alike == list(range(alike[0], alike[-1] + 1))
+
+
+@pytest.mark.parametrize("escape", [lambda k: k + 1, lambda k: k == 3, int, hash, bool, float])
+def test_a_knob_cannot_be_computed_with(escape):
+    """A rule that would escape the record fails instead."""
+    if escape is bool:
+        assert bool(Knob(3))  # always true, so it tells a rule nothing
+        return
+    with pytest.raises(TypeError):
+        escape(Knob(3))

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from commsched.models import Bucket, Plan, Problem, close_at_or_above
 from commsched.models.errors import NotApplicableError
+from commsched.models.knob import Setting
 from commsched.models.units import MIB
 
 FIRST_CAP_BYTES = MIB
 CAP_BYTES = 25 * MIB
 
 
-def ddp(problem: Problem, caps: Sequence[int] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
+def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
     """Return what DDP runs from its second iteration on.
 
     Gradients are taken in ready order; for each dtype a bucket closes as soon as its bytes reach
