@@ -6,25 +6,23 @@ Results go to standard output, messages to standard error. Exit codes: 0 a plan 
 
 from __future__ import annotations
 
-import io
-import os
-import sys
-import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from commsched import __version__
-from commsched.documents import comparison_document, plan_document, timeline_document
-from commsched.models import AlphaBeta, CostCurve, Plan, Problem, Timeline, evaluate
+from commsched.documents import (
+    comparison_document,
+    json_bytes,
+    plan_document,
+    timeline_document,
+)
+from commsched.models import AlphaBeta, CostCurve, Problem, Timeline, evaluate
 from commsched.models.errors import (
-    CommschedError,
     DeadlockError,
     InputError,
     PlanError,
-    SolverError,
 )
 from commsched.models.units import format_ns
 from commsched.optimizer import (
@@ -33,7 +31,6 @@ from commsched.optimizer import (
     TIME_LIMIT_S,
     WORKERS,
     Comparison,
-    Result,
     Row,
     Status,
     compare,
@@ -54,9 +51,11 @@ from commsched.output import (
 from commsched.problems import Loaded, load, plan_of, problem_digest, read_costs, read_plan
 from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
+from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
 from commsched.verification import verify as verify_plan
 
-EXIT_INPUT, EXIT_INFEASIBLE, EXIT_LIMIT, EXIT_BUG = 2, 3, 4, 70
+MOST_TUNED = 500
+"""Up to so many gradients ``plan`` also finds the best caps, which takes a second."""
 
 app = typer.Typer(
     name="commsched",
@@ -140,6 +139,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Find the best buckets and launch order, with a proof."""
+    if out is not None and _is_same_file(out, file):
+        raise InputError(f"--out: {out} is the problem itself")
     loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
     problem = loaded.problem
     result = optimize(
@@ -147,19 +148,20 @@ def plan(
     )
     if result.plan is None:
         if as_json:
-            _print_json(plan_document(result))
+            print_json(plan_document(result))
         typer.echo(f"commsched: {result.status}: {result.reason}", err=True)
         raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
-    comparison = compare(problem, result=result, rules=["ddp"])
+    with_settings = not as_json and len(problem.names) <= MOST_TUNED
+    comparison = compare(problem, result=result, rules=["ddp"], best_settings=with_settings)
     today = _today(comparison, loaded)
     sentence = verdict(result, today)
     document = {**plan_document(result), "verdict": sentence}
     if picture is not None:
         _draw_plan(picture, comparison, today)
     if out is not None:
-        write_bytes(out, _json_bytes(document))
+        write_bytes(out, json_bytes(document))
     if as_json:
-        _print_json(document)
+        print_json(document)
         return
     console = make_console()
     print_problem(console, problem)
@@ -187,15 +189,31 @@ def compare_command(
     costs: CostsOption = None,
     step: StepOption = None,
     sizes: SizesOption = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture", metavar="FILE", help="Draw exposed time over the cap, as .png or .svg."
+        ),
+    ] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the table as CSV and nothing else.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare every rule with the optimum and the lower bound."""
+    if as_csv and as_json:
+        raise InputError("--csv and --json exclude each other")
     loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
     comparison = compare(loaded.problem, scope=scope, time_limit_s=time_limit)
     today = _today(comparison, loaded)
     sentence = verdict(comparison.result, today)
+    if picture is not None:
+        _draw_comparison(picture, comparison, sentence)
+    if as_csv:
+        print_csv(comparison)
+        return
     if as_json:
-        _print_json(comparison_document(comparison, sentence))
+        print_json(comparison_document(comparison, sentence, today))
         return
     console = make_console()
     print_problem(console, loaded.problem)
@@ -229,7 +247,7 @@ def evaluate_command(
         typer.echo(f"commsched: warning: {plan_file} was made for another problem", err=True)
     timeline = _evaluate(problem, planned, plan_file)
     if as_json:
-        _print_json(timeline_document(problem, timeline))
+        print_json(timeline_document(problem, timeline))
         return
     console = make_console()
     print_problem(console, problem)
@@ -256,10 +274,17 @@ def verify_command(
     problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
     checks = verify_plan(problem, read_plan(plan_file), plan_file)
     if as_json:
-        _print_json({"verified": True, "checks": checks})
+        print_json({"verified": True, "checks": checks})
         return
     for check in checks:
         typer.echo(f"ok: {check}")
+
+
+def _is_same_file(out: Path, file: str) -> bool:
+    try:
+        return out.samefile(file)
+    except (OSError, ValueError):  # one is not there, or is no path at all
+        return False
 
 
 def _load(
@@ -320,51 +345,13 @@ def _draw_plan(path: Path, comparison: Comparison, today: Row | None) -> None:
     )
 
 
-def _json_bytes(document: dict[str, Any]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+def _draw_comparison(path: Path, comparison: Comparison, sentence: str) -> None:
+    from commsched.cap_picture import draw_comparison
 
-
-def _print_json(document: dict[str, Any]) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # JSON is, whatever the terminal is
-    sys.stdout.write(_json_bytes(document).decode())
+    title = comparison.result.problem.name or "unnamed problem"
+    draw_comparison(comparison, path, title=title, subtitle=sentence)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    warnings.showwarning = _show_warning
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    command = typer.main.get_command(app)
-    try:
-        code = command.main(args=arguments, prog_name="commsched", standalone_mode=False)
-        sys.stdout.flush()
-    except typer.TyperException as error:
-        _fail(error.format_message(), EXIT_INPUT)
-    except typer.Abort:
-        _fail("interrupted", 130)
-    except SolverError as error:
-        _fail(f"internal error, please report it: {error}", EXIT_BUG)
-    except CommschedError as error:
-        _fail(str(error), EXIT_INPUT)
-    except OSError as error:
-        # Nothing more can be printed; without this the interpreter would try again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            sys.exit(0)
-        _fail(f"cannot write: {error.strerror or error}", EXIT_INPUT)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str, code: int) -> None:
-    line = " ".join(message.split())
-    sys.stderr.write(f"commsched: {line}\n")
-    sys.exit(code)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    sys.stderr.write(f"commsched: warning: {message}\n")
-
-
-__all__ = ["Plan", "Result", "app", "main"]
+    run(app, arguments)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from commsched.export import ddp_settings
 from commsched.export.ddp import MIN_TORCH
 from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import us_from_ns
-from commsched.optimizer import Comparison, Result, Row, Tuning
+from commsched.optimizer import BestSetting, Comparison, Result, Row
 from commsched.problems import problem_digest
 from commsched.problems.schema import PLAN_FORMAT, VERSION
 
@@ -79,36 +81,23 @@ def settings_document(problem: Problem, plan: Plan) -> dict[str, Any]:
     return {"settings": {"ddp": {"bucket_cap_mb_list": caps, "min_torch": MIN_TORCH}}}
 
 
-def row_document(row: Row) -> dict[str, Any]:
-    """Return a row of a comparison."""
-    timeline = row.timeline
-    return {
-        "name": row.name,
-        "title": row.title,
-        "setting": row.setting,
-        "exposed_us": us_from_ns(timeline.exposed_ns),
-        "makespan_us": us_from_ns(timeline.makespan_ns),
-        "launches": row.launches,
-        "peak_bytes": timeline.peak_bytes,
-        "over_optimal_us": us_from_ns(row.over_optimal_ns),
-    }
+def best_setting_document(found: BestSetting) -> dict[str, Any]:
+    """Return the best setting of a rule; ranges are in the knob's unit, null is no end."""
+    document: dict[str, Any] = {"setting": found.setting, "text": found.range_text}
+    if found.tuning is not None:
+        best = found.tuning.best
+        document |= {
+            "best": [best.low, best.high],
+            "within_1_percent": list(found.tuning.flat),
+            "plans_visited": len(found.tuning.ranges),
+        }
+    return document
 
 
-def tuning_document(tuning: Tuning) -> dict[str, Any]:
-    """Return the best value of a rule's knob: its range, and the flat region, in the knob's unit."""
-    best = tuning.best
-    return {
-        "best": [best.low, best.high],
-        "within_1_percent": list(tuning.flat),
-        "exposed_us": us_from_ns(best.exposed_ns),
-        "makespan_us": us_from_ns(best.makespan_ns),
-        "launches": best.launches,
-        "plans_visited": len(tuning.ranges),
-    }
-
-
-def comparison_document(comparison: Comparison, verdict: str) -> dict[str, Any]:
-    """Return a comparison: the rules best first, the optimum and the bound."""
+def comparison_document(
+    comparison: Comparison, verdict: str, today: Row | None = None
+) -> dict[str, Any]:
+    """Return a comparison: the rules best first, the optimum, the bound, and what runs today."""
     result = comparison.result
     return {
         "problem": result.problem.name,
@@ -118,11 +107,17 @@ def comparison_document(comparison: Comparison, verdict: str) -> dict[str, Any]:
         "method": result.method,
         "lower_bound_us": us_from_ns(comparison.lower_bound_ns),
         "compute_us": us_from_ns(result.timeline.compute_ns),
-        "optimal": row_document(comparison.optimal),
-        "rows": [row_document(row) for row in comparison.rows],
+        "optimal": comparison.optimal.record(),
+        "today": None if today is None else today.record(),
+        "rows": [row.record() for row in comparison.rows],
         "skipped": [{"name": name, "reason": reason} for name, reason in comparison.skipped],
         "best_settings": {
-            name: tuning_document(tuning) for name, tuning in comparison.tunings.items()
+            name: best_setting_document(found) for name, found in comparison.best_settings.items()
         },
         "verdict": verdict,
     }
+
+
+def json_bytes(document: dict[str, Any]) -> bytes:
+    """Return a document as readable JSON that ends in a line break."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"

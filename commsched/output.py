@@ -11,7 +11,7 @@ from commsched.export.ddp import MIN_TORCH
 from commsched.models import Problem, Reason, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError, printable
 from commsched.models.units import format_bytes, format_ns
-from commsched.optimizer import Comparison, Result, Row, rule
+from commsched.optimizer import Comparison, Result, Row
 from commsched.optimizer.comparison import percent
 from commsched.problems import RecordedStep
 
@@ -194,14 +194,11 @@ def print_settings(
     else:
         console.print(_line(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
         console.print(_line(f"  {settings.line}"), soft_wrap=True)
-    knob = rule("ddp").knob
-    tuning = comparison.tunings.get("ddp")
-    if tuning is not None and knob is not None:
-        row = comparison.row("ddp-best")
-        lost = row.over_optimal_ns
-        setting = row.setting.removeprefix("best: ")
-        price = f"costs {format_ns(lost)} more" if lost else "costs no more"
-        best = knob.range_text(tuning.best.low, tuning.best.high)
-        flat = knob.range_text(*tuning.flat)
-        console.print(_line(f"With a single cap: {setting}, which {price} than the plan above."))
-        console.print(_line(f"  Equally good: {best}; within 1% of that step: {flat}."))
+    for name, what in (("ddp-best", "a single cap"), ("ddp-best-pair", "a first cap and a cap")):
+        if name in comparison.best_settings:
+            found, lost = comparison.best_settings[name], comparison.row(name).over_optimal_ns
+            price = f"costs {format_ns(lost)} more" if lost else "costs no more"
+            console.print(
+                _line(f"With {what}: {found.setting}, which {price} than the plan above.")
+            )
+            console.print(_line(f"  {found.range_text[0].upper()}{found.range_text[1:]}."))

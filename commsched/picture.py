@@ -7,17 +7,15 @@ is placed: a label is drawn where it fits, or not at all.
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from commsched.models.errors import InputError, MissingExtraError
+from commsched.models.errors import InputError
 from commsched.models.exposure import merge_intervals, overlap
 from commsched.models.timeline import Launch, Span, Timeline
 from commsched.models.units import format_bytes, format_ns
@@ -48,6 +46,7 @@ from commsched.sheet import (
     Sheet,
     clean,
     draw_axis,
+    render,
     shorten,
     text_width,
     wrap,
@@ -114,6 +113,19 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "")
     OSError
         If the file cannot be written.
     """
+    if not panels:
+        raise InputError("the picture has no panel: there is nothing to draw")
+    save(path, title, lambda: _figure(panels, title, subtitle))
+
+
+def save(path: Path, title: str, make: Callable[[], Figure]) -> None:
+    """Write a picture to a temporary file beside ``path``, which then takes its name.
+
+    Raises
+    ------
+    InputError, MissingExtraError, OSError
+        As :func:`draw`.
+    """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in (".png", ".svg"):
@@ -121,27 +133,10 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "")
         raise InputError(f"{path}: a picture's name must end in .png or .svg, {found}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    if not panels:
-        raise InputError("the picture has no panel: there is nothing to draw")
-    try:
-        import matplotlib
-    except ImportError as error:
-        hint = "pip install 'commsched[plot]'"
-        raise MissingExtraError(f"pictures need matplotlib: {hint}") from error
-    picture = io.BytesIO()
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in any script
-        matplotlib.rcdefaults()  # the user's settings must not change the picture
-        matplotlib.rcParams.update({"svg.hashsalt": "commsched", "svg.fonttype": "none"})
-        matplotlib.rcParams["hatch.linewidth"] = 0.5
-        figure = _figure(panels, title, subtitle)
-        undated = {"Date": None, "Creator": "commsched"} if suffix == ".svg" else {"Software": None}
-        metadata = {"Title": clean(title), **undated}
-        dpi = min(160.0, 30_000 / figure.get_figheight())
-        figure.savefig(picture, format=suffix[1:], dpi=dpi, metadata=metadata)
+    picture = render(suffix, title, make)
     unfinished = path.with_name(f".{os.getpid()}-unfinished{suffix}")
     try:
-        unfinished.write_bytes(picture.getvalue())
+        unfinished.write_bytes(picture)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -383,6 +378,4 @@ def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
         sheet.line((x, x), (last_bottom if end == last_end else top, y), **DASHES)
         last_end, last_bottom = end, y
     y = _draw_legend(sheet, draw_axis(sheet, y + 0.04), timelines)
-    sheet.figure.set_size_inches(WIDTH, y + 0.12)
-    sheet.axes.set(xlim=(0, WIDTH), ylim=(y + 0.12, 0))
-    return sheet.figure
+    return sheet.end(y + 0.12)

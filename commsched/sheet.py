@@ -6,12 +6,19 @@ is placed. Matplotlib is imported only when something is drawn.
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commsched.models.errors import MissingExtraError
 from commsched.models.timeline import Timeline
 from commsched.models.units import format_ns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 UNITS = (("us", 3, 999.5e3), ("ms", 6, 9999.5e6), ("s", 9, math.inf))  # 10**3 ns, up to 999.5 us
 # All lengths are inches and all text sizes points. The gutter holds the end of each step.
@@ -35,15 +42,73 @@ KIND_COLOURS = {
 }
 
 
-class Sheet:
-    """The page in inches from its top left corner, and where times lie on it."""
+class Page:
+    """An empty page in inches from its top left corner."""
 
-    def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
+    def __init__(self) -> None:
         from matplotlib.figure import Figure
 
         self.figure = Figure(facecolor="white")
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
+
+    def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
+        """Write a line centred on the height ``y``."""
+        written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
+        written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
+
+    def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
+        """Fill a rectangle whose top left corner is given."""
+        from matplotlib.patches import Rectangle
+
+        box = self.axes.add_patch(Rectangle((x, y), width, height))
+        box.set(**{"linewidth": 0, "zorder": 3, **style})
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], **style: object) -> None:
+        """Draw a line through points; NaN breaks it."""
+        from matplotlib.lines import Line2D
+
+        line = self.axes.add_line(Line2D(xs, ys, solid_capstyle="butt"))
+        line.set(**{"color": INK, "linewidth": 0.8, "zorder": 4, **style})
+
+    def dots(self, xs: Sequence[float], ys: Sequence[float], size: float = 3.0) -> None:
+        """Draw a dot at each point."""
+        self.line(xs, ys, linestyle="none", marker="o", markersize=size, markeredgewidth=0)
+
+    def key(self, y: float, entries: Sequence[tuple[str, dict[str, Any]]]) -> float:
+        """Draw below ``y`` what signs mean; return where it ends.
+
+        A sign is a box if its style has a ``facecolor``, else a line; it has a dot at its start if
+        it is coloured, or its own marker in the middle.
+        """
+        x = MARGIN
+        for label, style in entries:
+            width = 0.32 + text_width(label)
+            if x + width > WIDTH - MARGIN:
+                x, y = MARGIN, y + LINE + 0.02
+            middle = y + LINE / 2
+            if "facecolor" in style:
+                self.box(x, middle - 0.06, 0.26, 0.12, **style)
+            elif "marker" in style:
+                self.line((x + 0.13,), (middle,), **style)
+            else:
+                self.line((x, x + 0.26), (middle, middle), **style)
+            self.text(x + 0.32, middle, label)
+            x += width + 0.22
+        return y + LINE
+
+    def end(self, y: float) -> Figure:
+        """Return the figure, cut below the height ``y``."""
+        self.figure.set_size_inches(WIDTH, y)
+        self.axes.set(xlim=(0, WIDTH), ylim=(y, 0))
+        return self.figure
+
+
+class Sheet(Page):
+    """A page, and where times lie on it."""
+
+    def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
+        super().__init__()
         first = min(launch.ready_ns for each in timelines for launch in each.launches)
         last = max(each.makespan_ns for each in timelines)
         used = {launch.key.kind for each in timelines for launch in each.launches}
@@ -87,28 +152,112 @@ class Sheet:
         digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
         return [(self.x(v * unit_ns + self.origin_ns), f"{v:.{digits}f}") for v in shown]
 
-    def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
-        """Write a line centred on the height ``y``."""
-        written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
-        written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
 
-    def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
-        """Fill a rectangle whose top left corner is given."""
-        from matplotlib.patches import Rectangle
+def render(suffix: str, title: str, make: Callable[[], Figure]) -> bytes:
+    """Return a picture as a file's content; the same figure gives the same bytes.
 
-        box = self.axes.add_patch(Rectangle((x, y), width, height))
-        box.set(**{"linewidth": 0, "zorder": 3, **style})
+    Parameters
+    ----------
+    suffix
+        ``.png`` or ``.svg``.
+    title
+        Goes into the file's metadata.
+    make
+        Makes the figure. Settings of the user do not reach it.
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], **style: object) -> None:
-        """Draw a line through points; NaN breaks it."""
-        from matplotlib.lines import Line2D
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        hint = "pip install 'commsched[plot]'"
+        raise MissingExtraError(f"pictures need matplotlib: {hint}") from error
+    picture = io.BytesIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in any script
+        matplotlib.rcdefaults()  # the user's settings must not change the picture
+        matplotlib.rcParams.update({"svg.hashsalt": "commsched", "svg.fonttype": "none"})
+        matplotlib.rcParams["hatch.linewidth"] = 0.5
+        figure = make()
+        undated = {"Date": None, "Creator": "commsched"} if suffix == ".svg" else {"Software": None}
+        metadata = {"Title": clean(title), **undated}
+        dpi = min(160.0, 30_000 / figure.get_figheight())
+        figure.savefig(picture, format=suffix[1:], dpi=dpi, metadata=metadata)
+    return picture.getvalue()
 
-        line = self.axes.add_line(Line2D(xs, ys, solid_capstyle="butt"))
-        line.set(**{"color": INK, "linewidth": 0.8, "zorder": 4, **style})
 
-    def dots(self, xs: Sequence[float], ys: Sequence[float], size: float = 3.0) -> None:
-        """Draw a dot at each point."""
-        self.line(xs, ys, linestyle="none", marker="o", markersize=size, markeredgewidth=0)
+class Box(NamedTuple):
+    """A rectangle on the page."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        """Whether two rectangles have points in common."""
+        wide = min(self.right, other.right) - max(self.left, other.left)
+        return wide > 0 and min(self.bottom, other.bottom) > max(self.top, other.top)
+
+    def within(self, other: Box) -> bool:
+        """Whether the rectangle is inside another one."""
+        wide = other.left <= self.left and self.right <= other.right
+        return wide and other.top <= self.top and self.bottom <= other.bottom
+
+    def grown(self, by: float) -> Box:
+        """Return a larger rectangle with the same middle."""
+        return Box(self.left - by, self.top - by, self.right + by, self.bottom + by)
+
+    def nearest(self, x: float, y: float) -> tuple[float, float]:
+        """Return the rectangle's point that is nearest to a point."""
+        return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
+
+
+def stroke_boxes(start: tuple[float, float], end: tuple[float, float]) -> list[Box]:
+    """Return a line without its ends as small squares."""
+    count = max(1, math.ceil(math.dist(start, end) / 0.03))
+    shares = [k / count for k in range(1, count)]
+    (x, y), (to_x, to_y) = start, end
+    places = [(x + (to_x - x) * share, y + (to_y - y) * share) for share in shares]
+    return [Box(a, b, a, b).grown(0.02) for a, b in places]
+
+
+def free_place(
+    point: tuple[float, float],
+    size: tuple[float, float],
+    inside: Box,
+    taken: Sequence[Box],
+    texts: Sequence[Box],
+) -> Box:
+    """Return the nearest place for a label of a point.
+
+    Parameters
+    ----------
+    point
+        The label belongs to it.
+    size
+        The label's width and height.
+    inside
+        Where it must be.
+    taken, texts
+        It meets none of them; a line from the point to the label may meet the former.
+    """
+    (x, y), (width, height) = point, size
+    for away in (0.08, 0.12, 0.18, *(0.25 + 0.1 * k for k in range(60))):
+        for turn in (2, 6, 14, 10, 4, 0, 8, 12, 1, 3, 5, 7, 9, 11, 13, 15):
+            left = x + math.cos(turn * math.pi / 8) * (away + width / 2) - width / 2
+            top = y - math.sin(turn * math.pi / 8) * (away + height / 2) - height / 2
+            box = Box(left, top, left + width, top + height)
+            if not box.within(inside) or any(box.meets(other) for other in (*taken, *texts)):
+                continue
+            line = stroke_boxes(point, box.nearest(x, y))
+            if not any(dot.meets(other) for dot in line for other in texts):
+                return box
+    x, y = inside.nearest(x + 0.1, y)  # there is no room at all
+    return Box(min(x, inside.right - width), y - height / 2, x + width, y + height / 2)
 
 
 def clean(text: str) -> str:
@@ -125,11 +274,13 @@ def text_width(text: str, size: float = BODY, bold: bool = False) -> float:
     return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72 * 1.03
 
 
-def wrap(text: str, size: float, bold: bool = False) -> list[str]:
+def wrap(
+    text: str, size: float, bold: bool = False, width: float = WIDTH - 2 * MARGIN
+) -> list[str]:
     """Return a text as lines that fit on the sheet; words that are too long are broken."""
     for letters in range(240, 0, -4):
         lines = textwrap.wrap(clean(text), letters)
-        if all(text_width(line, size, bold) <= WIDTH - 2 * MARGIN for line in lines):
+        if all(text_width(line, size, bold) <= width for line in lines):
             break
     return lines
 

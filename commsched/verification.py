@@ -65,10 +65,9 @@ def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:
         raise PlanError(
             f"{path}: lower_bound_us bounds plans that keep collectives whole; this one splits them"
         )
-    if file.scope == "in-order" and not plan.splits and not is_in_order(problem, plan):
-        raise PlanError(
-            f"{path}: scope is 'in-order', but the plan is not contiguous in ready order"
-        )
+    if file.scope == "in-order" and not is_in_order(problem, plan):
+        what = "splits collectives" if plan.splits else "is not contiguous in ready order"
+        raise PlanError(f"{path}: scope is 'in-order', but the plan {what}")
     bound, bound_text = _check_bound(problem, file, timeline, path)
     expected = timeline_document(problem, timeline) | settings_document(problem, plan)
     if bound is not None:

@@ -16,13 +16,16 @@ def is_in_order(problem: Problem, plan: Plan) -> bool:
     """Return whether a plan is of scope ``in-order``.
 
     That is, whether within each fusion key its buckets are contiguous in ready order and stand in
-    that order. The order of the names within a bucket does not matter.
+    that order. The order of the names within a bucket does not matter. A plan that splits
+    collectives into chunks is not in order.
 
     Raises
     ------
     PlanError
         If the plan does not fit the problem.
     """
+    if plan.splits:
+        return False
     rank = {k: place for place, k in enumerate(problem.ready_order)}
     launched: dict[FusionKey, list[int]] = {}
     for positions in fit(problem, plan).positions:
@@ -108,13 +111,18 @@ def _in_chunks(problem: Problem, plan: Plan) -> Members:
 def _check_chunks(name: str, size: int, chunks: list[Chunk]) -> None:
     at = 0
     for begin, end in chunks:
-        if begin != at:
-            what = "launched twice" if begin < at else "not in any bucket"
-            low, high = min(at, begin), max(at, begin)
-            raise PlanError(f"plan: bytes {low} to {high} of {name!r} are {what}")
+        if end > size:
+            raise PlanError(f"plan: a chunk of {name!r} ends at byte {end} of {size}")
+        if begin == end and size:
+            raise PlanError(f"plan: a chunk of {name!r} is empty: bytes {begin} to {end}")
+        if begin < at:
+            twice = f"bytes {begin} to {min(at, end)} of {name!r}"
+            raise PlanError(f"plan: {twice} are launched twice")
+        if begin > at:
+            raise PlanError(f"plan: bytes {at} to {begin} of {name!r} are not in any bucket")
         at = end
     if at != size:
-        raise PlanError(f"plan: the chunks of {name!r} end at byte {at} of {size}")
+        raise PlanError(f"plan: bytes {at} to {size} of {name!r} are not in any bucket")
     if not size and len(chunks) > 1:
         raise PlanError(f"plan: {name!r} is launched twice")
 

@@ -73,22 +73,26 @@ class Bucket:
         if self.not_before_ns != 0 or type(self.not_before_ns) is not int:
             what = f"bucket of {self.names[0]!r:.100}: not_before_ns"
             object.__setattr__(self, "not_before_ns", check_ns(self.not_before_ns, what))
-        if self.chunks:
+        if type(self.chunks) is not tuple or self.chunks:
             object.__setattr__(self, "chunks", _checked_chunks(self.chunks, self.names))
 
 
 def _checked_chunks(
     chunks: Sequence[Chunk | None], names: tuple[str, ...]
 ) -> tuple[Chunk | None, ...]:
-    if len(chunks) != len(names):
+    if not isinstance(chunks, list | tuple):
+        raise InputError(f"bucket of {names[0]!r:.100}: chunks {chunks!r:.100} must be a list")
+    if chunks and len(chunks) != len(names):
         raise InputError(
             f"bucket of {names[0]!r:.100}: {len(chunks)} chunks for {len(names)} members"
         )
     checked: list[Chunk | None] = []
-    for name, chunk in zip(names, chunks, strict=True):
+    for name, chunk in zip(names, chunks, strict=False):
         if chunk is None:
             checked.append(None)
             continue
+        if not isinstance(chunk, list | tuple) or len(chunk) != 2:
+            raise InputError(f"chunk of {name!r:.100}: {chunk!r:.100} must be a begin and an end")
         begin = check_bytes(chunk[0], f"chunk of {name!r:.100}: begin")
         end = check_bytes(chunk[1], f"chunk of {name!r:.100}: end")
         if end < begin:

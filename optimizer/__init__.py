@@ -2,8 +2,9 @@
 
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.comparison import Comparison, Row, compare, verdict
+from commsched.optimizer.registry import RULES, BestSetting, Rule, rule
 from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
-from commsched.optimizer.rules import RULES, Rule, ddp, no_overlap, one_bucket, one_each, rule
+from commsched.optimizer.rules import ddp, no_overlap, one_bucket, one_each
 from commsched.optimizer.solve import METHODS, TIME_LIMIT_S, WORKERS, optimize
 from commsched.optimizer.tuning import KnobRange, Tuning, tune
 
@@ -13,6 +14,7 @@ __all__ = [
     "SCOPES",
     "TIME_LIMIT_S",
     "WORKERS",
+    "BestSetting",
     "Bound",
     "Comparison",
     "KnobRange",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from commsched.models import Plan, Problem, Timeline
-from commsched.models.errors import DeadlockError, NotApplicableError
+from commsched.models.errors import DeadlockError, MissingExtraError, NotApplicableError
 from commsched.models.timeline import play
-from commsched.models.units import format_ns
+from commsched.models.units import format_ns, us_from_ns
+from commsched.optimizer.registry import RULES, BestSetting, rule
 from commsched.optimizer.result import Result
-from commsched.optimizer.rules import RULES, rule
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
-from commsched.optimizer.tuning import Tuning, tune
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,23 @@ class Row:
         """How many launches the plan has."""
         return self.plan.launches
 
+    def record(self) -> dict[str, str | int | float]:
+        """Return the row as plain data, times in microseconds."""
+        makespan_ns = self.timeline.makespan_ns
+        return {
+            "name": self.name,
+            "title": self.title,
+            "setting": self.setting,
+            "exposed_us": us_from_ns(self.timeline.exposed_ns),
+            "makespan_us": us_from_ns(makespan_ns),
+            "launches": self.launches,
+            "peak_bytes": self.timeline.peak_bytes,
+            "over_optimal_us": us_from_ns(self.over_optimal_ns),
+            "over_optimal_percent": 100 * self.over_optimal_ns / makespan_ns
+            if makespan_ns
+            else 0.0,
+        }
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -56,14 +73,14 @@ class Comparison:
         The rules, best first.
     skipped
         Rules that do not apply, with the reason.
-    tunings
-        By rule name: every plan that a value of the rule's knob can give, and the best.
+    best_settings
+        By row name (``ddp-best``): the best setting of a rule over all values.
     """
 
     result: Result
     rows: tuple[Row, ...]
     skipped: tuple[tuple[str, str], ...]
-    tunings: Mapping[str, Tuning]
+    best_settings: Mapping[str, BestSetting]
 
     @property
     def optimal(self) -> Row:
@@ -79,6 +96,33 @@ class Comparison:
     def lower_bound_ns(self) -> int:
         """No plan of the scope has a smaller makespan, in nanoseconds."""
         return self.result.lower_bound_ns
+
+    def records(self) -> list[dict[str, str | int | float | None]]:
+        """Return the table as plain data: lower bound, optimum, then the rules, best first."""
+        compute_ns = self.result.timeline.compute_ns
+        bound: dict[str, str | int | float | None] = dict.fromkeys(self.optimal.record())
+        bound |= {
+            "name": "lower-bound",
+            "title": f"lower bound, scope {self.result.scope}",
+            "setting": "",
+            "exposed_us": us_from_ns(max(0, self.lower_bound_ns - compute_ns)),
+            "makespan_us": us_from_ns(self.lower_bound_ns),
+        }
+        return [bound, *({**row.record()} for row in (self.optimal, *self.rows))]
+
+    def to_pandas(self) -> Any:  # noqa: ANN401
+        """Return :meth:`records` as a ``pandas.DataFrame``.
+
+        Raises
+        ------
+        MissingExtraError
+            If pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame(self.records())
 
     def row(self, name: str) -> Row:
         """Return the row of a rule.
@@ -101,6 +145,7 @@ def compare(
     time_limit_s: float = TIME_LIMIT_S,
     result: Result | None = None,
     rules: Collection[str] | None = None,
+    best_settings: bool = True,
 ) -> Comparison:
     """Evaluate every rule on a step, as it comes and with its best setting, beside the optimum.
 
@@ -114,6 +159,8 @@ def compare(
         The optimum, if it is already known.
     rules
         Names of the rules to look at; by default all.
+    best_settings
+        Whether to find the best settings, too; that takes seconds for a thousand gradients.
 
     Returns
     -------
@@ -134,7 +181,7 @@ def compare(
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
 
-    tunings: dict[str, Tuning] = {}
+    found_settings: dict[str, BestSetting] = {}
 
     def add(name: str, title: str, setting: str, plan: Plan) -> None:
         timeline = play(problem, plan)
@@ -146,16 +193,20 @@ def compare(
     for each in RULES if rules is None else map(rule, rules):
         try:
             add(each.name, each.title, each.setting, each.make(problem))
-            if each.knob is not None:
-                name = f"{each.name}-best"
-                tuning = tune(problem, each.knob.make, each.knob.unit_bytes)
-                tunings[each.name] = tuning
-                setting = each.knob.text(tuning.best.low, tuning.best.high)
-                add(name, each.title, f"best: {setting}", tuning.plan)
         except (NotApplicableError, DeadlockError) as error:
             skipped.append((each.name, str(error)))
+            continue
+        for knob in each.knobs if best_settings else ():
+            name = f"{each.name}-{knob.suffix}"
+            try:
+                found = knob.best(problem)
+            except (NotApplicableError, DeadlockError) as error:
+                skipped.append((name, str(error)))
+                continue
+            found_settings[name] = found
+            add(name, each.title, f"best: {found.setting}", found.plan)
     rows.sort(key=lambda row: (row.timeline.makespan_ns, row.launches, row.name))
-    return Comparison(result, tuple(rows), tuple(skipped), tunings)
+    return Comparison(result, tuple(rows), tuple(skipped), found_settings)
 
 
 def verdict(result: Result, today: Row | None) -> str:
@@ -173,7 +224,7 @@ def verdict(result: Result, today: Row | None) -> str:
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
     >>> comparison = compare(GradientProblem([Gradient("a", 5000, ready_ns=10)], AlphaBeta(3, 1)))
     >>> verdict(comparison.result, comparison.row("ddp"))
-    'nothing to gain: PyTorch DDP (default: 1 MiB, then 25 MiB) is already optimal; do not tune'
+    'nothing to gain: PyTorch DDP (1 MiB, then 25 MiB) is already optimal; do not tune'
     """
     if today is None:
         return (

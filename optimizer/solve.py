@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from commsched.models import Plan, Problem, evaluate
@@ -19,7 +20,7 @@ from commsched.optimizer.result import (
     check_scope,
     proved_status,
 )
-from commsched.optimizer.rules import RULES
+from commsched.optimizer.rules import ddp, no_overlap, one_bucket, one_each
 
 Method = Literal["auto", "recurrence", "cpsat"]
 METHODS: tuple[Method, ...] = ("auto", "recurrence", "cpsat")
@@ -193,8 +194,7 @@ def best_known(problem: Problem) -> tuple[str, Plan]:
     each collective in ready order always works, so there is always a plan.
     """
     candidates: list[tuple[int, int, str, Plan]] = []
-    makers = [(rule.name, rule.make) for rule in RULES]
-    for name, make in [*makers, ("fixed ready times", _as_if_settled)]:
+    for name, make in KNOWN:
         try:
             plan = make(problem)
             makespan_ns = play(problem, plan).makespan_ns
@@ -206,9 +206,11 @@ def best_known(problem: Problem) -> tuple[str, Plan]:
 
 
 def _as_if_settled(problem: Problem) -> Plan:
-    """Return the exact plan for the nominal ready times, as a heuristic where they may move."""
+    """Return the best in-order plan for the nominal ready times, which may move."""
     if problem.settled:
-        raise NotApplicableError("ready times are fixed")
+        if why_not_exact(problem, "in-order") is not None:
+            raise NotApplicableError("no recurrence for this class")
+        return exact_plan(problem).plan
     from commsched.models import Collective, Compute
 
     ready = dict(zip(problem.names, problem.ready_ns, strict=True))
@@ -227,3 +229,13 @@ def _as_if_settled(problem: Problem) -> Plan:
     if why_not_exact(relaxed, "in-order") is not None:
         raise NotApplicableError("no recurrence for this class")
     return exact_plan(relaxed).plan
+
+
+KNOWN: tuple[tuple[str, Callable[[Problem], Plan]], ...] = (
+    ("ddp", ddp),
+    ("one-each", one_each),
+    ("one-bucket", one_bucket),
+    ("no-overlap", no_overlap),
+    ("fixed ready times", _as_if_settled),
+)
+"""What a search starts from: quick rules, each of scope in-order and without chunks."""

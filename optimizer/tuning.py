@@ -102,7 +102,7 @@ def tune(
     total = max(1, sum(problem.bytes))
     samples = {max(1, total // (unit_bytes * 2**k)) for k in range(16)}
     seen_ns = min(play(problem, make(problem, Knob(value))).makespan_ns for value in samples)
-    low = _least_worthwhile(problem, seen_ns, unit_bytes)
+    low = least_worthwhile(problem, math.ceil(seen_ns * (1 + FLAT)), unit_bytes)
     ranges: list[KnobRange] = []
     plans: list[Plan] = []
     for first, last, plan in setting_ranges(lambda knob: make(problem, knob), low):
@@ -133,19 +133,18 @@ def _extended(found: KnobRange, high: int | None) -> KnobRange:
     return KnobRange(found.low, high, found.makespan_ns, found.exposed_ns, found.launches)
 
 
-def _least_worthwhile(problem: Problem, seen_ns: int, unit_bytes: int) -> int:
-    """Return a value below which the start-ups alone exceed the flat region of what was seen.
+def least_worthwhile(problem: Problem, limit_ns: int, unit_bytes: int) -> int:
+    """Return a value below which the start-ups alone make the makespan exceed a limit.
 
     With the value v a chain of S bytes, the largest member s, has at least S / (v u + s) launches of
     at most v u + s bytes. Each pays a minorant's intercept.
     """
     least = 1
-    limit = math.ceil(seen_ns * (1 + FLAT))
     for key, chain in problem.chains.items():
         sizes = [problem.bytes[k] for k in chain]
         first = min(problem.ready_ns[k] for k in chain)
         for line in problem.cost(key).minorants:
-            room = (limit - first) * line.scale - line.slope * sum(sizes)
+            room = (limit_ns - first) * line.scale - line.slope * sum(sizes)
             if line.intercept > 0 and room > 0:
                 most_launches = room // line.intercept + 1
                 most_bytes = sum(sizes) // most_launches - max(sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -40,6 +41,7 @@ def read_bytes(path: str | Path, limit: int = MAX_FILE_BYTES) -> bytes:
         raise InputError(f"{name}: {error}") from None
     if len(data) > limit:
         raise InputError(f"{name}: is larger than {limit} bytes")
+    data = data.removeprefix(b"\xef\xbb\xbf")  # a byte order mark says nothing in UTF-8
     if not data.strip():
         raise InputError(f"{name}: is empty")
     return data
@@ -66,9 +68,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".commsched-", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).chmod(_mode(target))
         Path(temporary).replace(target)
         temporary = None
     except OSError as error:
@@ -79,6 +79,15 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
+
+
+def _mode(target: Path) -> int:
+    """Return the permissions that a file has, or would get if it were new."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def decode(data: bytes | msgspec.Raw, type_: type[T], path: str | Path, place: str = "") -> T:

@@ -7,6 +7,7 @@ no graph library, sorts nothing and prices launches by its own arithmetic, so th
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,6 +127,8 @@ def _play(jobs: Sequence[_Job]) -> int:
     for job in jobs:
         queues.setdefault(job.queue, []).append(job)
     done: set[str] = set()
+    # A collective in chunks is carried by several launches and done when the last of them is.
+    left = collections.Counter(name for job in jobs for name in set(job.names))
     running: list[_Job] = []
     clock = 0
     while True:
@@ -136,7 +139,10 @@ def _play(jobs: Sequence[_Job]) -> int:
             for job in [job for job in running if job.end == clock]:
                 running.remove(job)
                 job.finished = True
-                done.update(job.names)
+                for name in set(job.names):
+                    left[name] -= 1
+                    if not left[name]:
+                        done.add(name)
                 happened = True
             for job in jobs:
                 if job.ready is None and job.needs <= done:
@@ -200,12 +206,16 @@ def _launch_jobs(problem: Problem, plan: Plan, pricing: Pricing) -> list[_Job]:
         members = [collectives[name] for name in bucket.names]
         first = members[0]
         curve = problem.costs[first.group, first.kind]
+        size = 0
+        for number, member in enumerate(members):
+            chunk = bucket.chunks[number] if bucket.chunks else None
+            size += member.bytes if chunk is None else chunk[1] - chunk[0]
         jobs.append(
             _Job(
                 queue=("channel", problem.channels[first.group]),
                 names=tuple(bucket.names),
                 needs={before for member in members for before in member.after},
-                length=pricing(curve, sum(member.bytes for member in members)),
+                length=pricing(curve, size),
                 not_before=bucket.not_before_ns,
             )
         )

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import settings
@@ -21,6 +22,7 @@ from commsched.models import (
     AlphaBeta,
     Bucket,
     BusBandwidth,
+    Chunk,
     Collective,
     Compute,
     CostCurve,
@@ -138,6 +140,7 @@ def random_step(
     settled: bool = False,
     curve: Callable[[random.Random], CostCurve] | None = None,
     exotic: bool = True,
+    kinds: Sequence[Kind] = KINDS,
 ) -> Problem:
     """Return a step: 1-2 streams, 1-3 groups on 1-3 channels, 1 to ``most`` collectives.
 
@@ -146,7 +149,7 @@ def random_step(
     """
     streams = ("gpu", "aux")[: rng.randint(1, 2)]
     groups = ("dp", "tp", "ep")[: rng.choice((1, 1, 2, 3))]
-    kinds = rng.sample(KINDS, rng.randint(1, 2))
+    kinds = rng.sample(kinds, rng.randint(1, min(2, len(kinds))))
     dtypes = ("float32", "bfloat16")[: rng.randint(1, 2)]
     collectives = rng.randint(1, most)
     kinds_of_task = ["collective"] * collectives + ["compute"] * rng.randint(0, most + 2)
@@ -273,6 +276,58 @@ def random_valid_plan(rng: random.Random, problem: Problem, scope: Scope = "any"
             continue
         return plan
     return one_by_one(problem)
+
+
+def random_parts(rng: random.Random, name: str, size: int) -> list[tuple[str, Chunk | None]]:
+    """Return a collective whole, as one chunk that is all of it, or in up to four chunks."""
+    inner = range(1, size)
+    cuts = sorted(rng.sample(inner, min(len(inner), rng.choice((0, 0, 1, 2, 3)))))
+    if not cuts and rng.random() < 0.6:
+        return [(name, None)]
+    return [(name, Chunk(*ends)) for ends in pairwise([0, *cuts, size])]
+
+
+def random_chunk_plan(rng: random.Random, problem: Problem) -> Plan:
+    """Return a plan that may split collectives into chunks; in a general step it may deadlock.
+
+    Any parts of one fusion key may share a bucket, also several chunks of one collective.
+    """
+    fuse = rng.choice((0.0, 0.3, 0.6, 0.9))
+    queues: dict[tuple[str, str, str], list[list[tuple[str, Chunk | None]]]] = {}
+    for task in problem.collectives:
+        buckets = queues.setdefault((task.kind, task.group, task.dtype), [])
+        for part in random_parts(rng, task.name, task.bytes):
+            if buckets and rng.random() < fuse:
+                rng.choice(buckets).append(part)
+            else:
+                buckets.append([part])
+    order = [bucket for buckets in queues.values() for bucket in buckets]
+    rng.shuffle(order)
+    return _of_parts(rng, order)
+
+
+def _of_parts(rng: random.Random, order: Sequence[list[tuple[str, Chunk | None]]]) -> Plan:
+    held = rng.choice((0.0, 0.0, 0.3))
+    made = []
+    for parts in order:
+        rng.shuffle(parts)
+        names, chunks = zip(*parts, strict=True)
+        made.append(Bucket(names, rng.randint(0, 50) if rng.random() < held else 0, chunks))
+    return Plan(tuple(made))
+
+
+def random_valid_chunk_plan(rng: random.Random, problem: Problem) -> Plan:
+    """Return a random plan with chunks that does not deadlock."""
+    for _ in range(10):
+        plan = random_chunk_plan(rng, problem)
+        try:
+            simulate(problem, plan)
+        except Stuck:
+            continue
+        return plan
+    size = dict(zip(problem.names, problem.bytes, strict=True))
+    names = [bucket.names[0] for bucket in one_by_one(problem).buckets]
+    return _of_parts(rng, [[p] for name in names for p in random_parts(rng, name, size[name])])
 
 
 def _randoms() -> st.SearchStrategy[random.Random]:

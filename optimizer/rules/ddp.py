@@ -1,38 +1,121 @@
-"""PyTorch DistributedDataParallel's rule, after its buckets have been rebuilt."""
+"""PyTorch DistributedDataParallel's rules: rebuilt buckets, the first iteration, and two variants.
+
+Source: torch/csrc/distributed/c10d/reducer.cpp (``compute_bucket_assignment_by_size``,
+``rebuild_buckets``, ``mark_bucket_ready``) and torch/nn/parallel/distributed.py
+(``_ddp_init_helper``). Defaults: ``kDefaultFirstBucketBytes`` = 1 MiB and ``kDefaultBucketBytesCap``
+= 25 MiB in reducer.hpp.
+
+A problem does not know in which order the parameters were registered. Reverse ready order stands in
+for it, since backward visits the layers in the reverse of forward order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Hashable, Sequence
 
-from commsched.models import Bucket, Plan, Problem, close_at_or_above
-from commsched.models.errors import NotApplicableError
+from commsched.models import Plan, Problem
+from commsched.models.errors import InputError
 from commsched.models.knob import Setting
 from commsched.models.units import MIB
+from commsched.optimizer.rules.common import allreduce_only
 
 FIRST_CAP_BYTES = MIB
 CAP_BYTES = 25 * MIB
 
 
+class _Open:
+    """A bucket that is being filled: members, bytes, and the number of its cap."""
+
+    __slots__ = ("members", "number", "size")
+
+    def __init__(self) -> None:
+        self.members: list[int] = []
+        self.size = 0
+        self.number = 0
+
+
+def assign(
+    sizes: Sequence[int],
+    keys: Sequence[Hashable],
+    caps: Sequence[Setting],
+    sparse: Sequence[bool] = (),
+) -> list[list[int]]:
+    """Return what ``torch.distributed._compute_bucket_assignment_by_size`` returns.
+
+    A bucket closes as soon as its bytes reach the cap (tested after adding, so the cap is a
+    threshold). Each key walks through the caps with an iterator of its own; the last cap repeats. A
+    sparse tensor is a bucket by itself and uses up no cap. Buckets come in the order in which they
+    close, then what is left unfinished: torch lists the left-overs of several keys in hash-map order,
+    here they go by their first index. Without ``tensor_indices`` torch then sorts the buckets by
+    their smallest index; that is left to the caller.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each tensor.
+    keys
+        What tensors must have in common to share a bucket (dtype and device), one a tensor.
+    caps
+        Caps in bytes, at least one.
+    sparse
+        Empty, or for each tensor whether its gradient is sparse.
+
+    Returns
+    -------
+    list of list of int
+        Indices of the tensors of each bucket.
+
+    Raises
+    ------
+    InputError
+        If no cap is given.
+
+    Examples
+    --------
+    >>> assign([1, 60, 2, 46, 10, 2], ["f4"] * 6, [2, 50])  # pytorch#48880, in half MiB
+    [[0, 1], [2, 3, 4], [5]]
+    >>> assign([4, 2, 4, 2], ["f4", "f2", "f4", "f2"], [100])  # torch: [[1, 3], [0, 2]]
+    [[0, 2], [1, 3]]
+    """
+    if not caps:
+        raise InputError("caps: at least one is needed")
+    last = len(caps) - 1
+    closed: list[list[int]] = []
+    open_of: dict[Hashable, _Open] = {}
+    for index, (size, key) in enumerate(zip(sizes, keys, strict=True)):
+        if sparse and sparse[index]:
+            closed.append([index])
+            continue
+        bucket = open_of.get(key)
+        if bucket is None:
+            bucket = open_of[key] = _Open()
+        bucket.members.append(index)
+        bucket.size += size
+        if bucket.size >= caps[bucket.number]:
+            closed.append(bucket.members)
+            bucket.members = []
+            bucket.size = 0
+            bucket.number = min(bucket.number + 1, last)
+    left = [bucket.members for bucket in open_of.values() if bucket.members]
+    return closed + sorted(left)
+
+
 def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
     """Return what DDP runs from its second iteration on.
 
-    Gradients are taken in ready order; for each dtype a bucket closes as soon as its bytes reach
-    the cap (tested after adding, so the cap is a threshold); each dtype walks through the caps
-    with an iterator of its own and the last cap repeats. Buckets are launched in the order in
-    which they close. What is left unfinished is launched last; torch does so in hash-map order,
-    here it goes by the first member's ready time.
+    Gradients are taken in ready order and assigned by :func:`assign`. Buckets are launched in the
+    order in which they close; what is left unfinished is launched last, where torch has hash-map
+    order by the first member's ready time.
 
-    Source: torch/csrc/distributed/c10d/reducer.cpp, ``compute_bucket_assignment_by_size`` and
-    ``rebuild_buckets``; defaults ``kDefaultFirstBucketBytes`` = 1 MiB and
-    ``kDefaultBucketBytesCap`` = 25 MiB in reducer.hpp. A user who passes ``bucket_cap_mb`` has no
-    special first bucket: then caps is that one cap.
+    A user who passes ``bucket_cap_mb`` has no special first bucket: then caps is that one cap.
 
     Parameters
     ----------
     problem
         A step whose collectives are all all-reduces.
     caps
-        Caps in bytes, at least one.
+        Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
 
     Raises
     ------
@@ -46,19 +129,112 @@ def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)
     >>> [b.names for b in ddp(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
     [('g0',), ('g1', 'g2', 'g3')]
     """
-    others = sorted({key.kind for key in problem.chains} - {"allreduce"})
-    if others:
-        raise NotApplicableError(
-            f"DDP's rule buckets all-reduces; the step has {', '.join(others)}"
-        )
-    rank = {position: place for place, position in enumerate(problem.ready_order)}
-    closed: list[tuple[int, int, Bucket]] = []
-    for chain in problem.chains.values():
-        sizes = [problem.bytes[k] for k in chain]
-        ends = close_at_or_above(sizes, caps)
-        for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            names = tuple(problem.names[k] for k in chain[begin:end])
-            full = sum(sizes[begin:end]) >= caps[min(number, len(caps) - 1)]
-            when = rank[chain[end - 1]] if full else rank[chain[begin]]
-            closed.append((0 if full else 1, when, Bucket(names)))
-    return Plan(tuple(bucket for _, _, bucket in sorted(closed, key=lambda entry: entry[:2])))
+    order = problem.ready_order
+    return _plan(problem, order, _assigned(problem, order, caps))
+
+
+def ddp_first_iteration(problem: Problem) -> Plan:
+    """Return what DDP runs in its first iteration, before buckets are rebuilt.
+
+    With ``static_graph`` or without ``find_unused_parameters`` the limit is ``sys.maxsize``: one
+    bucket for the whole model (one for each dtype and device; sparse gradients by themselves), so
+    nothing is launched before its last gradient is ready. Buckets are numbered in registration order,
+    for which reverse ready order stands, and launched from the highest number down.
+
+    Parameters
+    ----------
+    problem
+        A step whose collectives are all all-reduces.
+
+    Raises
+    ------
+    NotApplicableError
+        If the step has other collectives than all-reduces.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> gradients = [Gradient(f"g{k}", 2**25, ready_ns=k) for k in range(3)]
+    >>> ddp_first_iteration(GradientProblem(gradients, AlphaBeta(1, 1))).buckets[0].names
+    ('g0', 'g1', 'g2')
+    """
+    return _from_registration(problem, [sys.maxsize], indexed=False)
+
+
+def ddp_unused(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
+    """Return what DDP runs with ``find_unused_parameters=True`` and without ``static_graph``.
+
+    Then buckets are never rebuilt: gradients are assigned in registration order, for which reverse
+    ready order stands, and the list of buckets is reversed. So the small bucket of the first cap
+    holds the first layers and is launched last, and the left-over may come first. A bucket waits for
+    all earlier ones of the list.
+
+    Parameters
+    ----------
+    problem
+        A step whose collectives are all all-reduces.
+    caps
+        Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
+
+    Raises
+    ------
+    NotApplicableError
+        If the step has other collectives than all-reduces.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> gradients = [Gradient(f"g{k}", 2**20, ready_ns=k) for k in range(4)]
+    >>> [b.names for b in ddp_unused(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
+    [('g0', 'g1', 'g2'), ('g3',)]
+    """
+    return _from_registration(problem, caps, indexed=False)
+
+
+def ddp_last_cap(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
+    """Return what DDP runs from its second iteration on with ``DDP_SET_LAST_BUCKET_CAP=1``.
+
+    Gradients are assigned in reverse ready order and the list of buckets is reversed, so that the
+    small bucket is the last one, which nothing can hide. As with :func:`ddp_unused` the left-overs
+    come first; here those of several dtypes stay in :func:`assign`'s order before they are reversed.
+
+    Parameters
+    ----------
+    problem
+        A step whose collectives are all all-reduces.
+    caps
+        Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
+
+    Raises
+    ------
+    NotApplicableError
+        If the step has other collectives than all-reduces.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> gradients = [Gradient(f"g{k}", 2**24, ready_ns=k) for k in range(4)]
+    >>> [b.names for b in ddp_last_cap(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
+    [('g0',), ('g1', 'g2'), ('g3',)]
+    """
+    return _from_registration(problem, caps, indexed=True)
+
+
+def _assigned(problem: Problem, order: Sequence[int], caps: Sequence[Setting]) -> list[list[int]]:
+    allreduce_only(problem, "DDP's rule")
+    keys = [problem.keys[k] for k in order]
+    sparse = [key.alone != "" for key in keys]
+    return assign([problem.bytes[k] for k in order], keys, caps, sparse)
+
+
+def _from_registration(problem: Problem, caps: Sequence[Setting], *, indexed: bool) -> Plan:
+    """Assign in reverse ready order and reverse the list; unless ``indexed`` torch sorts it first."""
+    order = problem.ready_order[::-1]
+    buckets = _assigned(problem, order, caps)
+    if not indexed:
+        buckets.sort()
+    return _plan(problem, order, [bucket[::-1] for bucket in reversed(buckets)])
+
+
+def _plan(problem: Problem, order: Sequence[int], buckets: Sequence[Sequence[int]]) -> Plan:
+    return Plan.of([problem.names[order[index]] for index in bucket] for bucket in buckets)

@@ -1,0 +1,68 @@
+"""FSDP's grouping: one bucket for each layer, as with one ``fully_shard`` call for each layer.
+
+Source: torch/distributed/fsdp, ``fully_shard`` (one all-gather and one reduce-scatter a call). Which
+modules are units is the user's choice, by habit the layers.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from commsched.models import Plan, Problem
+from commsched.optimizer.rules.common import in_ready_order, kinds_only, module_of
+
+
+def unit_of(name: str) -> str:
+    """Return the layer of a parameter by its name.
+
+    That is its module's path up to the first component that is a number, or all of the path if none
+    is; a name without a dot is a layer by itself.
+
+    Examples
+    --------
+    >>> [unit_of(name) for name in ("layers.3.attn.q.weight", "norm.weight", "scale")]
+    ['layers.3', 'norm', 'scale']
+    """
+    parts = module_of(name).split(".")
+    for place, part in enumerate(parts):
+        if part.isdecimal():
+            return ".".join(parts[: place + 1])
+    return ".".join(parts)
+
+
+def fsdp_units(problem: Problem) -> Plan:
+    """Return the plan with one bucket for each layer, see :func:`unit_of`.
+
+    Only what follows each other in ready order is fused: a layer that comes back later gets another
+    bucket. Buckets are launched as they become complete. FSDP's root unit, which holds what is in no
+    other unit, is not formed: each module outside the layers is a unit of its own.
+
+    It has no parameter.
+
+    Parameters
+    ----------
+    problem
+        A step whose collectives are all-reduces, reduce-scatters or all-gathers.
+
+    Raises
+    ------
+    NotApplicableError
+        If the step has other collectives.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> names = ["head.weight", "h.1.mlp.w", "h.1.attn.w", "h.0.mlp.w", "h.0.attn.w"]
+    >>> gradients = [Gradient(name, 8, ready_ns=k) for k, name in enumerate(names)]
+    >>> [b.names for b in fsdp_units(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
+    [('head.weight',), ('h.1.mlp.w', 'h.1.attn.w'), ('h.0.mlp.w', 'h.0.attn.w')]
+    """
+    kinds = ("allreduce", "reduce_scatter", "all_gather")
+    kinds_only(problem, "FSDP's rule", kinds, "all-reduces, reduce-scatters and all-gathers")
+    units = {position: unit_of(name) for position, name in enumerate(problem.names)}
+    buckets = [
+        list(members)
+        for chain in problem.chains.values()
+        for _, members in groupby(chain, key=units.__getitem__)
+    ]
+    return in_ready_order(problem, buckets)

@@ -1,0 +1,76 @@
+"""The order in which a rule's buckets are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import networkx as nx
+
+from commsched.models import Plan, Problem
+
+
+def by_last_member(problem: Problem, buckets: Iterable[Sequence[int]]) -> list[Sequence[int]]:
+    """Return buckets in the order in which they are final: by the ready order of the last member.
+
+    Where compute or collectives wait for collectives, a bucket comes after those that it waits for,
+    as a compiler keeps it; buckets that wait for each other keep the first order, and the
+    evaluator reports them.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    buckets
+        Positions of collectives, each collective in one bucket.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> gradients = [Gradient(f"g{k}", 1, ready_ns=k) for k in range(4)]
+    >>> by_last_member(GradientProblem(gradients, AlphaBeta(1, 1)), [[0, 3], [1, 2]])
+    [[1, 2], [0, 3]]
+    """
+    rank = {position: place for place, position in enumerate(problem.ready_order)}
+    ordered = sorted(buckets, key=lambda bucket: max(rank[k] for k in bucket))
+    if problem.settled:
+        return ordered
+    graph = contracted(problem, ordered)
+    try:
+        # Compute first: it delays no bucket. Ready buckets then go by their place.
+        order = nx.lexicographical_topological_sort(
+            graph, key=lambda node: node if isinstance(node, int) else -1
+        )
+        return [ordered[node] for node in order if isinstance(node, int)]
+    except nx.NetworkXUnfeasible:
+        return ordered
+
+
+def contracted(problem: Problem, buckets: Sequence[Sequence[int]]) -> nx.DiGraph:
+    """Return the dependency graph in which each bucket is one node: its number in ``buckets``.
+
+    Compute tasks keep their names as nodes.
+    """
+    node: dict[str, str | int] = {
+        problem.names[k]: number for number, bucket in enumerate(buckets) for k in bucket
+    }
+    graph = nx.DiGraph()
+    graph.add_nodes_from(node.get(task.name, task.name) for task in problem.tasks)
+    graph.add_edges_from(
+        (node.get(before, before), node.get(after, after))
+        for before, after in problem.graph.edges
+        if node.get(before, before) != node.get(after, after)
+    )
+    return graph
+
+
+def in_launch_order(problem: Problem, buckets: Iterable[Sequence[int]]) -> Plan:
+    """Return the plan with these buckets of positions, launched in :func:`by_last_member` order.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> problem = GradientProblem([Gradient("a", 1, 2), Gradient("b", 1, 1)], AlphaBeta(1, 1))
+    >>> [bucket.names for bucket in in_launch_order(problem, [[0], [1]]).buckets]
+    [('b',), ('a',)]
+    """
+    return Plan.of([problem.names[k] for k in b] for b in by_last_member(problem, buckets))
