@@ -1,4 +1,4 @@
-# make demo | test | check | lint | types | docs | picture | bench: each sets up what it needs in .venv first.
+# make demo | test | check | lint | types | docs | picture | bench | study: each sets up what it needs in .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ DATA := problems/data
 TRACE := $(DATA)/transformer_ddp_gloo_rank0.json.gz
 COSTS := $(DATA)/gloo_loopback_costs.json
 
-.PHONY: demo test torch-test lint types docs check picture bench clean
+.PHONY: study torch demo test torch-test lint types docs check picture bench clean
 
 demo: $(STAMP)
 	@mkdir -p demo
@@ -46,6 +46,12 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
+
+torch: $(STAMP)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0
+
+study: $(STAMP)
+	$(BIN)/python benchmarks/rules_study.py
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from commsched.models.units import MIB, format_bytes, format_ns
 from commsched.optimizer.comparison import Comparison, Row, percent
@@ -19,7 +20,6 @@ from commsched.picture import save
 from commsched.sheet import (
     BODY,
     EXPOSED,
-    FAINT,
     INK,
     LINE,
     MARGIN,
@@ -28,11 +28,13 @@ from commsched.sheet import (
     SOFT,
     STRONG,
     TITLE,
-    UNITS,
     WIDTH,
     Box,
     Page,
+    TimeScale,
+    crosses,
     free_place,
+    round_ns,
     stroke_boxes,
     text_width,
     wrap,
@@ -42,15 +44,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # All lengths are inches. Right of the plot stand the labels of the horizontal lines.
-LEFT, RIGHT, HEIGHT = 0.95, WIDTH - 1.75, 3.5
-CURVE, FLAT = "#1f5f99", "#dcebf7"
-HATCH = {"facecolor": "white", "edgecolor": FAINT, "hatch": "////"}
-OPTIMUM, BOUND = {"linestyle": (0, (5, 2))}, {"linestyle": (0, (1, 1.5))}
+LEFT, RIGHT, HEIGHT = 0.95, WIDTH - 1.75, 3.8
+CURVE, FLAT, GRID = "#1f5f99", "#deecf8", "#d6d9dc"
+HATCH: dict[str, Any] = {"facecolor": "white", "edgecolor": "#cccccc", "hatch": "////"}
+OPTIMUM: dict[str, Any] = {"linestyle": (0, (5, 2))}
+BOUND: dict[str, Any] = {"linestyle": (0, (1, 1.5))}
+Point = tuple[float, float]
 COLUMN = 0.01  # steps of the curve that are narrower are drawn as one stroke
 NEAR = 0.09  # points that are closer share a label
-LOG_FROM, DECADES = 10, 4  # ratio from which the exposed times are on a log scale, and its most
-NUMBER, CELLS = 0.5, (2.85, 2.6)  # of the table's columns: the number, the rule and its setting
-FIGURES = (("exposed", 7.0), ("over optimum", 8.3), ("launches", 8.95), ("mean bucket", 9.8))
+NUMBER, CELLS = 0.5, (2.35, 3.2)  # of the table's columns: the number, the rule and its setting
+FIGURES = (("exposed", 6.8), ("over optimum", 8.1), ("launches", 8.85), ("mean bucket", 9.8))
 
 
 def draw_comparison(comparison: Comparison, path: Path, *, title: str, subtitle: str = "") -> None:
@@ -82,81 +85,6 @@ def draw_comparison(comparison: Comparison, path: Path, *, title: str, subtitle:
     save(path, title, lambda: _figure(comparison, title, subtitle))
 
 
-class _Times:
-    """The vertical scale: exposed times as shares of the plot's height.
-
-    It is logarithmic if the times differ so much that a linear one would hide the small ones, and
-    then linear from 0 to ``floor_ns`` where there are times below it. A linear scale that would start
-    with much empty space is cut.
-    """
-
-    def __init__(self, times: Sequence[int]) -> None:
-        top = max(*times, 1)
-        least = min((ns for ns in times if ns), default=top)
-        self.floor_ns, self.foot = 0.0, 0.0
-        self.log = top > LOG_FROM * least
-        if self.log:
-            self.floor_ns = max(least, top / 10**DECADES)
-            if min(times) < self.floor_ns:
-                self.floor_ns, self.foot = 10.0 ** math.floor(math.log10(self.floor_ns)), 0.16
-            room = (top / self.floor_ns) ** 0.07
-            self.low_ns = self.floor_ns if self.foot else self.floor_ns / room
-            self.high_ns = top * room
-        else:
-            window = max(top - min(times), top / 20) if min(times) > top / 2 else top
-            self.low_ns = top - window - 0.07 * window * (min(times) < top - window * 0.93)
-            self.high_ns = top + 0.08 * window
-        self.cut = not self.log and self.low_ns > 0
-
-    def share(self, ns: float) -> float:
-        """Return where a time lies: 0 at the foot, 1 at the head."""
-        if not self.log:
-            return (ns - self.low_ns) / (self.high_ns - self.low_ns)
-        if ns < self.low_ns:
-            return 0.05 + (self.foot - 0.05) * ns / self.floor_ns
-        decades = math.log(ns / self.low_ns) / math.log(self.high_ns / self.low_ns)
-        return self.foot + (1 - self.foot) * decades
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return shares of the height with labels."""
-        if not self.log:
-            from matplotlib.ticker import MaxNLocator
-
-            unit, decimals, _ = next(u for u in UNITS if self.high_ns < u[2])
-            low, high = self.low_ns / 10**decimals, self.high_ns / 10**decimals
-            values = MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-            near = 1e-9 * high
-            shown = [float(v) for v in values if max(low, 0) - near <= v <= high]
-            digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
-            return [(self.share(v * 10**decimals), f"{v:.{digits}f} {unit}") for v in shown]
-        decades = range(math.floor(math.log10(self.low_ns)), math.ceil(math.log10(self.high_ns)))
-        found = [(self.share(0), "0")] * (self.foot > 0)
-        for factor in (1, 5, 2):
-            for ns in (factor * 10.0**decade for decade in decades):
-                share = self.share(ns)
-                if self.low_ns <= ns <= self.high_ns and all(
-                    abs(share - s) > 0.07 for s, _ in found
-                ):
-                    found.append((share, _round_ns(ns)))
-        return found
-
-
-def _round_ns(ns: float) -> str:
-    """Return a time of one figure in the unit in which it is shortest."""
-    for unit, decimals in (("s", 9), ("ms", 6), ("us", 3)):
-        if ns >= 10**decimals:
-            return f"{ns / 10**decimals:g} {unit}"
-    return f"{ns:g} ns"
-
-
-class _Mark(NamedTuple):
-    """Points at nearly one place: where, their numbers, and whether DDP's default is there."""
-
-    x: float
-    y: float
-    numbers: list[int]
-
-
 class _Chart(Page):
     """A page with a plot: bytes from left to right on a log scale, exposed times upwards."""
 
@@ -164,7 +92,8 @@ class _Chart(Page):
         super().__init__()
         self.top, self.bottom = top, top + HEIGHT
         self.rows = comparison.rows
-        self.tuning = comparison.tunings.get("ddp")
+        setting = comparison.best_settings.get("ddp-best")
+        self.tuning = setting.tuning if setting else None
         self.ranges = self.tuning.ranges if self.tuning else ()
         best = comparison.optimal
         self.best_ns = best.timeline.exposed_ns
@@ -172,7 +101,7 @@ class _Chart(Page):
         self.bounded = format_ns(self.bound_ns) != format_ns(self.best_ns)
         lines = [self.best_ns] + [self.bound_ns] * self.bounded
         points = [row.timeline.exposed_ns for row in self.rows]
-        self.times = _Times([*lines, *points, *(each.exposed_ns for each in self.ranges)])
+        self.times = TimeScale([*lines, *points, *(each.exposed_ns for each in self.ranges)])
         self.lines = [self.y(ns) for ns in lines]
         sizes = [max(1.0, _mean_bytes(row)) for row in (*self.rows, best)]
         low, high = min(sizes) / 2, max(sizes) * 2
@@ -180,7 +109,8 @@ class _Chart(Page):
             first, last = self.ranges[0], self.ranges[-1]
             low = min(low, first.low / 2 if first.low > 1 else (first.high or 1) / 8)
             high = max(high, last.low * 2)
-        self.least, self.most = max(1.0, low), max(high, 16 * max(1.0, low))
+        self.least = max(0.5, low)
+        self.most = max(high, 16 * self.least)
         self.octave = (RIGHT - LEFT) / math.log2(self.most / self.least)
 
     def x(self, size: float | None) -> float:
@@ -197,11 +127,8 @@ class _Chart(Page):
         corners: list[tuple[float, float]] = []
         stroke: list[float] = []
         for each in self.ranges:
-            left, right, y = (
-                self.x(each.low),
-                self.x(each.high and each.high + 1),
-                self.y(each.exposed_ns),
-            )
+            left, right = self.x(each.low), self.x(each.high and each.high + 1)
+            y = self.y(each.exposed_ns)
             if corners and right - corners[-1][0] < COLUMN:
                 stroke.append(y)
                 continue
@@ -216,7 +143,7 @@ class _Chart(Page):
     def size_ticks(self) -> list[tuple[float, str]]:
         """Return where the sizes' ticks lie, with labels: powers of two, and DDP's 25 MiB."""
         step = next((s for s in (1, 2, 5) if s * self.octave > 0.72), 10)
-        exponents = range(math.ceil(math.log2(self.least)), int(math.log2(self.most)) + 1)
+        exponents = range(max(0, math.ceil(math.log2(self.least))), int(math.log2(self.most)) + 1)
         sizes = [25 * MIB, *(2**k for k in exponents if k % 10 == 0)]
         sizes += [2**k for k in exponents if k % step == 0]
         found: list[tuple[float, str]] = []
@@ -243,12 +170,12 @@ def _draw_frame(chart: _Chart) -> None:
         if first > 1:
             chart.box(LEFT, chart.top, chart.x(first) - LEFT, HEIGHT, **HATCH, zorder=0)
     for x, label in chart.size_ticks():
-        chart.line((x, x), (chart.top, chart.bottom), color=RULE, linewidth=0.6, zorder=0.5)
+        chart.line((x, x), (chart.top, chart.bottom), color=GRID, linewidth=0.6, zorder=0.5)
         chart.line((x, x), (chart.bottom, chart.bottom + 0.05))
         chart.text(x, chart.bottom + 0.14, label, ha="center")
     for share, label in chart.times.ticks():
         y = chart.bottom - HEIGHT * share
-        chart.line((LEFT, RIGHT), (y, y), color=RULE, linewidth=0.6, zorder=0.5)
+        chart.line((LEFT, RIGHT), (y, y), color=GRID, linewidth=0.6, zorder=0.5)
         chart.line((LEFT - 0.05, LEFT), (y, y))
         chart.text(LEFT - 0.09, y, label, ha="right")
     chart.line(
@@ -260,7 +187,7 @@ def _draw_frame(chart: _Chart) -> None:
     if chart.times.log:
         what += ", log scale"
         if chart.times.foot:
-            what += f" (linear from 0 to {_round_ns(chart.times.floor_ns)})"
+            what += f" (linear from 0 to {round_ns(chart.times.floor_ns)})"
     if chart.times.cut:
         what += " (the axis does not start at 0)"
         for y in (chart.bottom - 0.08, chart.bottom - 0.14):
@@ -275,68 +202,77 @@ def _draw_frame(chart: _Chart) -> None:
 def _draw_lines(chart: _Chart, best: Row) -> None:
     """Draw the optimum and the bound as horizontal lines with labels to their right."""
     name, count = best.title.split(",")[0], best.launches
-    labels = [(f"{name} {format_ns(chart.best_ns)}", f"{count} launch{'es' * (count != 1)}")]
-    heights = [min(chart.lines[0], chart.bottom - 0.1)]
-    if chart.bounded:
-        labels.append((f"lower bound {format_ns(chart.bound_ns)}", "no plan exposes less"))
-        low = max(chart.lines[1], chart.top + 3.5 * LINE)
-        heights = [min(heights[0], low - 2 * LINE), low]
-    for y, wanted, lines, style in zip(
-        chart.lines, heights, labels, (OPTIMUM, BOUND), strict=False
+    labels = [f"{name} {format_ns(chart.best_ns)}", f"lower bound {format_ns(chart.bound_ns)}"]
+    lower = max(chart.lines[-1], chart.top + 0.7)
+    upper = min(chart.lines[0], lower - 0.45 if chart.bounded else chart.bottom - 0.1)
+    for y, middle, label, style in zip(
+        chart.lines, (upper, lower), labels, (OPTIMUM, BOUND), strict=False
     ):
         chart.line((LEFT, RIGHT), (y, y), linewidth=1.1, zorder=3, **style)
-        middle = max(wanted, chart.top + 0.1)
         chart.line((RIGHT, RIGHT + 0.1), (y, middle), color=SOFT)
-        for number, line in enumerate(lines):
-            weight, colour = ("normal", SOFT) if number else ("bold", INK)
-            size = SMALL if number else BODY
-            y_text = middle + (number - 0.0) * LINE * 0.8
-            chart.text(RIGHT + 0.14, y_text, line, size, weight=weight, color=colour)
+        chart.text(RIGHT + 0.14, middle, label, weight="bold")
+    launches = f"{count} launch{'es' * (count != 1)}"
+    chart.text(RIGHT + 0.14, upper + 0.16, launches, SMALL, color=SOFT)
 
 
 def _draw_points(chart: _Chart, curve: Sequence[tuple[float, float]]) -> None:
     """Draw the rules as points, and beside them the numbers that they have in the table."""
-    marks: list[_Mark] = []
-    default = 0
+    taken = [Box(LEFT, y, RIGHT, y).grown(0.015) for y in chart.lines]
+    marks: list[tuple[float, float, list[int]]] = []  # points at nearly one place, their numbers
     for number, row in enumerate(chart.rows, 1):
         x, y = chart.x(_mean_bytes(row)), chart.y(row.timeline.exposed_ns)
-        if row.name == "ddp":
-            default = number
-        _draw_sign(chart, x, y, default=row.name == "ddp")
-        mark = next((m for m in marks if max(abs(m.x - x), abs(m.y - y)) < NEAR), None)
-        if mark is None:
-            marks.append(_Mark(x, y, [number]))
+        chart.line((x,), (y,), **_sign(row))
+        taken.append(Box(x, y, x, y).grown(0.07))
+        numbers = next((n for a, b, n in marks if max(abs(a - x), abs(b - y)) < NEAR), None)
+        if numbers is None:
+            marks.append((x, y, [number]))
         else:
-            mark.numbers.append(number)
-    texts: list[Box] = []
-    taken = [Box(m.x, m.y, m.x, m.y).grown(0.07) for m in marks]
-    taken += [Box(LEFT, y, RIGHT, y).grown(0.015) for y in chart.lines]
-    for (x, y), (end, other) in zip(curve, curve[1:], strict=False):
+            numbers.append(number)
+    for (x, y), (end, other) in pairwise(curve):
         taken.append(Box(x, min(y, other), end, max(y, other)).grown(0.02))
-    for mark in marks:
-        lines = textwrap.wrap(_runs(mark.numbers), 18)
+    labels = [(x, y, textwrap.wrap(_runs(numbers), 18)) for x, y, numbers in marks]
+    by_height = sorted(labels, key=lambda label: (label[1], label[0]))
+    orders = [each[::way] for each in (labels, sorted(labels), by_height) for way in (1, -1)]
+    tried = [_places(chart, order, taken) for order in orders]
+    _, places = min(tried, key=lambda found: found[0])
+    for x, y, numbers in marks:
+        place, ends = places[x, y]
+        if math.dist(*ends) > 0.13:
+            chart.line(*zip(*ends, strict=True), color=SOFT, linewidth=0.6)
+        strong = any(chart.rows[number - 1].name == "ddp" for number in numbers)
+        style = {"color": STRONG, "weight": "bold"} if strong else {}
+        for k, line in enumerate(textwrap.wrap(_runs(numbers), 18)):
+            middle, height = (place.left + place.right) / 2, place.top + 0.125 * (k + 0.5)
+            chart.text(middle, height, line, SMALL, ha="center", **style)
+
+
+def _places(
+    chart: _Chart, labels: Iterable[tuple[float, float, list[str]]], taken: Iterable[Box]
+) -> tuple[float, dict[Point, tuple[Box, tuple[Point, Point]]]]:
+    """Return the labels' places and the lines to them, if they are placed in the given order.
+
+    The first value says how bad that is: the lines' lengths, and more if one crosses a label.
+    """
+    inside = Box(LEFT, chart.top, RIGHT, chart.bottom).grown(-0.04)
+    places, taken, texts, cost = {}, list(taken), list[Box](), 0.0
+    for x, y, lines in labels:
         width = max(text_width(line, SMALL, bold=True) for line in lines)
-        place, end = _free_place(chart, mark, width, 0.125 * len(lines), taken, texts)
+        place = free_place((x, y), (width, 0.125 * len(lines)), inside, taken, texts)
+        ends = ((x, y), place.nearest(x, y))
+        cost += math.dist(*ends) + crosses((x, y), place, texts)
         texts.append(place.grown(0.02))
-        colour, weight = INK, "normal"
-        if default in mark.numbers:
-            colour, weight = STRONG, "bold"
-        if math.dist(end, (mark.x, mark.y)) > 0.1:
-            chart.line((mark.x, end[0]), (mark.y, end[1]), color=SOFT, linewidth=0.6)
-            taken += _between((mark.x, mark.y), end)
-        for number, line in enumerate(lines):
-            y, middle = place.top + 0.125 * (number + 0.5), (place.left + place.right) / 2
-            chart.text(middle, y, line, SMALL, ha="center", color=colour, weight=weight)
+        taken += stroke_boxes(*ends)
+        places[x, y] = place, ends
+    return cost, places
 
 
-def _draw_sign(page: Page, x: float, y: float, *, default: bool) -> None:
-    """Draw a rule's point; DDP's default has a shape of its own."""
-    style: dict[str, object] = {"marker": "o", "markersize": 5.0, "zorder": 5}
-    colours = {"markerfacecolor": INK, "markeredgecolor": "white", "markeredgewidth": 0.6}
-    if default:
-        style = {"marker": "D", "markersize": 6.0, "zorder": 5.5}
-        colours |= {"markerfacecolor": EXPOSED["facecolor"], "markeredgecolor": INK}
-    page.line((x,), (y,), linestyle="none", **style, **colours)
+def _sign(row: Row) -> dict[str, Any]:
+    """Return how a rule's point looks; DDP's default has a shape of its own."""
+    if row.name == "ddp":
+        style = {"marker": "D", "markersize": 6.0, "markeredgecolor": INK, "zorder": 5.5}
+        return {"linestyle": "none", "markerfacecolor": EXPOSED["facecolor"], **style}
+    style = {"marker": "o", "markersize": 5.0, "markeredgecolor": "white", "zorder": 5.2}
+    return {"linestyle": "none", "markerfacecolor": INK, "markeredgewidth": 0.6, **style}
 
 
 def _runs(numbers: Iterable[int]) -> str:
@@ -364,6 +300,27 @@ def _draw_curve(chart: _Chart, curve: Sequence[tuple[float, float]]) -> None:
     chart.line((middle - half, middle + half), (y, y), color=CURVE, linewidth=4.5)
 
 
+def _key(chart: _Chart) -> list[tuple[str, dict[str, Any]]]:
+    """Return what the signs mean that the picture shows."""
+    entries: list[tuple[str, dict[str, Any]]] = []
+    if chart.tuning is not None:
+        best = bytes_range(chart.tuning.best.low, chart.tuning.best.high)
+        flat = bytes_range(*chart.tuning.flat)
+        entries = [
+            ("DDP with a single cap", {"color": CURVE, "linewidth": 1.4}),
+            (f"best cap: {best}", {"color": CURVE, "linewidth": 4.5}),
+            (f"step at most 1% longer: {flat}", {"facecolor": FLAT}),
+        ]
+        if chart.ranges[0].low > 1:
+            entries.append(("smaller caps: proved worse", HATCH))
+    default = next((row for row in chart.rows if row.name == "ddp"), None)
+    other = next((row for row in chart.rows if row.name != "ddp"), None)
+    for row, label in ((default, "DDP's default"), (other, "rule, numbered as below")):
+        if row is not None:
+            entries.append((label, _sign(row)))
+    return entries
+
+
 def _draw_table(chart: _Chart, y: float, comparison: Comparison) -> float:
     """Draw below ``y`` the optimum, the rules and the bound as a table; return where it ends."""
     starts = (MARGIN + NUMBER, MARGIN + NUMBER + CELLS[0])
@@ -376,7 +333,7 @@ def _draw_table(chart: _Chart, y: float, comparison: Comparison) -> float:
         chart.line((MARGIN, WIDTH - MARGIN), (y, y), color=RULE)
         middle = y + LINE / 2 + 0.01
         if number:
-            _draw_sign(chart, MARGIN + 0.08, middle, default=row.name == "ddp")
+            chart.line((MARGIN + 0.08,), (middle,), **_sign(row))
             chart.text(MARGIN + 0.4, middle, str(number), ha="right")
         else:
             chart.line((MARGIN, MARGIN + 0.4), (middle, middle), linewidth=1.1, **OPTIMUM)
@@ -428,6 +385,6 @@ def _figure(comparison: Comparison, title: str, subtitle: str) -> Figure:
     _draw_curve(chart, curve)
     _draw_lines(chart, comparison.optimal)
     _draw_points(chart, curve)
-    y = _draw_key(chart, chart.bottom + 0.55)
+    y = chart.key(chart.bottom + 0.55, _key(chart))
     y = _draw_table(chart, y + 0.14, comparison)
     return chart.end(y + 0.12)

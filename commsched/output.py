@@ -16,7 +16,7 @@ from commsched.optimizer.comparison import percent
 from commsched.problems import RecordedStep
 
 MAX_BUCKET_ROWS = 40
-PLAIN_WIDTH = 110
+PLAIN_WIDTH = 140
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -85,7 +85,7 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
     table.add_column("exposed", justify="right")
     table.add_column("over optimum", justify="right")
     table.add_column("launches", justify="right")
-    table.add_column("peak in flight", justify="right")
+    table.add_column("in flight", justify="right")
     for row in rows:
         timeline = row.timeline
         over = "none"
@@ -93,7 +93,7 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
             share = percent(row.over_optimal_ns, timeline.makespan_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
-            _line(row.title, style="bold" if row.name == "optimal" else ""),
+            _line(f"{row.title}{' *' * row.plan.splits}", "bold" if row.name == "optimal" else ""),
             _line(row.setting),
             format_ns(timeline.makespan_ns, 5),
             format_ns(timeline.exposed_ns),
@@ -106,6 +106,8 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
         "lower bound", "", format_ns(result.lower_bound_ns, 5), format_ns(least), "", "", ""
     )
     console.print(table)
+    if any(row.plan.splits for row in rows):
+        console.print("* splits collectives into chunks; the optimum keeps each in one launch")
 
 
 def print_proof(console: Console, result: Result) -> None:

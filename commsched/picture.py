@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commsched.models.errors import InputError
 from commsched.models.exposure import merge_intervals, overlap
@@ -29,6 +29,7 @@ from commsched.sheet import (
     FAINT,
     GAP,
     HEADING,
+    INK,
     KIND_COLOURS,
     LANE,
     LINE,
@@ -42,7 +43,6 @@ from commsched.sheet import (
     STRONG,
     THIN,
     TITLE,
-    WIDTH,
     Sheet,
     clean,
     draw_axis,
@@ -333,31 +333,20 @@ def _draw_panel(sheet: Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> t
 def _draw_legend(sheet: Sheet, y: float, timelines: Sequence[Timeline]) -> float:
     """Draw below ``y`` what the signs mean that the picture shows; return where it ends."""
     hidden = ", hidden" if len(sheet.kinds) == 1 else ""
-    entries: list[tuple[str, dict[str, object]]] = [("compute", {"facecolor": COMPUTE})]
+    entries: list[tuple[str, dict[str, Any]]] = [("compute", {"facecolor": COMPUTE})]
     entries += [(f"{kind}{hidden}", {"facecolor": KIND_COLOURS[kind]}) for kind in sheet.kinds]
     if any(each.exposed_ns for each in timelines):
         entries.append(("exposed: nothing computes", {**EXPOSED}))
     if any(x.start_ns > x.ready_ns for each in timelines for x in each.launches):
-        entries.append(("bucket ready, then waiting", {"color": SOFT}))
+        dot = {"marker": "o", "markevery": [0], "markersize": 3.0, "markeredgewidth": 0}
+        entries.append(
+            ("bucket ready, then waiting", {"color": SOFT, "markerfacecolor": INK, **dot})
+        )
     ends = {each.compute_ns for each in timelines}
     if ends != {0}:
         what = "backward ends" if all(map(_is_backward, timelines)) else "compute alone ends"
         entries.append((what + (f" at {sheet.at(min(ends))}" if len(ends) == 1 else ""), DASHES))
-    x = MARGIN
-    for label, style in entries:
-        width = 0.32 + text_width(label)
-        if x + width > WIDTH - MARGIN:
-            x, y = MARGIN, y + LINE + 0.02
-        middle = y + LINE / 2
-        if "facecolor" in style:
-            sheet.box(x, middle - 0.06, 0.26, 0.12, **style)
-        else:
-            sheet.line((x, x + 0.26), (middle, middle), **style)
-        if "color" in style:
-            sheet.dots((x,), (middle,))
-        sheet.text(x + 0.32, middle, label)
-        x += width + 0.22
-    return y + LINE
+    return sheet.key(y, entries)
 
 
 def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:

@@ -26,6 +26,7 @@ WIDTH, MARGIN, GUTTER, WIDEST_LABEL = 10.0, 0.2, 1.4, 1.6
 LINE, ROW, BOX, GAP, LANE = 0.19, 0.26, 0.36, 0.07, 0.42
 TITLE, HEADING, BODY, SMALL = 13.0, 10.0, 8.5, 7.5
 THIN, SPECK = 0.03, 0.012  # narrower boxes are merged with their neighbours, or drawn wider
+LOG_FROM, DECADES = 10, 4  # ratio from which times are on a log scale, and its most decades
 MOST_MARKS = 60  # gradients of a backward, or launches of a channel, that are marked one by one
 
 INK, SOFT, FAINT, RULE = "#1a1a1a", "#595959", "#8c8c8c", "#e6e6e6"
@@ -78,8 +79,8 @@ class Page:
     def key(self, y: float, entries: Sequence[tuple[str, dict[str, Any]]]) -> float:
         """Draw below ``y`` what signs mean; return where it ends.
 
-        A sign is a box if its style has a ``facecolor``, else a line; it has a dot at its start if
-        it is coloured, or its own marker in the middle.
+        A sign is a box if its style has a ``facecolor``, else a line, or a marker alone if its
+        ``linestyle`` is none.
         """
         x = MARGIN
         for label, style in entries:
@@ -89,7 +90,7 @@ class Page:
             middle = y + LINE / 2
             if "facecolor" in style:
                 self.box(x, middle - 0.06, 0.26, 0.12, **style)
-            elif "marker" in style:
+            elif style.get("linestyle") == "none":
                 self.line((x + 0.13,), (middle,), **style)
             else:
                 self.line((x, x + 0.26), (middle, middle), **style)
@@ -141,16 +142,84 @@ class Sheet(Page):
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return where the axis' ticks lie, with their labels."""
-        from matplotlib.ticker import MaxNLocator
-
         unit_ns = 10**self.decimals
         low = (self.first_ns - self.origin_ns) / unit_ns
-        high = low + self.window_ns / unit_ns
-        values = MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        near = 1e-9 * high
-        shown = [float(value) for value in values if low - near <= value <= high + near]
-        digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
-        return [(self.x(v * unit_ns + self.origin_ns), f"{v:.{digits}f}") for v in shown]
+        shown = round_values(low, low + self.window_ns / unit_ns, 9)
+        return [(self.x(value * unit_ns + self.origin_ns), label) for value, label in shown]
+
+
+def round_values(low: float, high: float, most: int) -> list[tuple[float, str]]:
+    """Return at most so many round values of a range, with labels of equally many decimals."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    near = 1e-9 * high
+    shown = [float(value) for value in values if low - near <= value <= high + near]
+    digits = next(d for d in range(16) if all(abs(v - round(v, d)) < near for v in shown))
+    return [(value, f"{value:.{digits}f}") for value in shown]
+
+
+class TimeScale:
+    """The vertical scale: exposed times as shares of the plot's height.
+
+    It is logarithmic if the times differ so much that a linear one would hide the small ones, and
+    then linear from 0 to ``floor_ns`` where there are times below it. A linear scale that would start
+    with much empty space is cut.
+    """
+
+    def __init__(self, times: Sequence[int]) -> None:
+        top = float(max(times) or 1000)
+        least = min((ns for ns in times if ns), default=top)
+        self.floor_ns, self.foot = 0.0, 0.0  # where a log scale becomes linear, and its share
+        self.log = top > LOG_FROM * least
+        if self.log:
+            self.floor_ns = max(least, top / 10**DECADES)
+            if min(times) < self.floor_ns:
+                self.floor_ns, self.foot = float(10 ** math.floor(math.log10(self.floor_ns))), 0.16
+            room = math.pow(top / self.floor_ns, 0.07)
+            self.low_ns = self.floor_ns if self.foot else self.floor_ns / room**1.7
+            self.high_ns = top * room
+        else:
+            window = float(top)
+            self.low_ns = -0.07 * top if min(times) < 0.07 * top else 0.0
+            if least == min(times) and 0 < top - least < 0.07 * top:
+                window = max(top - least, top / 50)
+                self.low_ns = top - window / 2 - (top - least) / 2 - 0.08 * window
+            self.high_ns = self.low_ns + 1.16 * window if self.low_ns > 0 else 1.08 * top
+        self.cut = not self.log and self.low_ns > 0
+
+    def share(self, ns: float) -> float:
+        """Return where a time lies: 0 at the foot, 1 at the head."""
+        if not self.log:
+            return (ns - self.low_ns) / (self.high_ns - self.low_ns)
+        if self.foot and ns < self.low_ns:
+            return 0.05 + (self.foot - 0.05) * ns / self.floor_ns
+        above = math.log(ns / self.low_ns) / math.log(self.high_ns / self.low_ns)
+        return self.foot + (1 - self.foot) * above
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return shares of the height with labels."""
+        if not self.log:
+            unit, decimals, _ = next(u for u in (("ns", 0, 1e3), *UNITS) if self.high_ns < u[2])
+            low, high = max(0.0, self.low_ns) / 10**decimals, self.high_ns / 10**decimals
+            shown = round_values(low, high, 7)
+            found = [(self.share(v * 10**decimals), f"{text} {unit}") for v, text in shown]
+            return [tick for tick in found if tick[0] > 0.06 or not self.cut]
+        decades = range(math.floor(math.log10(self.low_ns)), math.ceil(math.log10(self.high_ns)))
+        found = [(self.share(0), "0")] if self.foot else []
+        for ns in (factor * 10.0**decade for factor in (1, 5, 2) for decade in decades):
+            share = self.share(ns)
+            if self.low_ns <= ns <= self.high_ns and all(abs(share - s) > 0.07 for s, _ in found):
+                found.append((share, round_ns(ns)))
+        return found
+
+
+def round_ns(ns: float) -> str:
+    """Return a time of one figure in the unit in which it is shortest."""
+    for unit, decimals in (("s", 9), ("ms", 6), ("us", 3)):
+        if ns >= 10**decimals:
+            return f"{ns / 10**decimals:g} {unit}"
+    return f"{ns:g} ns"
 
 
 def render(suffix: str, title: str, make: Callable[[], Figure]) -> bytes:
@@ -225,6 +294,12 @@ def stroke_boxes(start: tuple[float, float], end: tuple[float, float]) -> list[B
     return [Box(a, b, a, b).grown(0.02) for a, b in places]
 
 
+def crosses(point: tuple[float, float], box: Box, others: Sequence[Box]) -> bool:
+    """Whether the line from a point to its label meets other rectangles."""
+    line = stroke_boxes(point, box.nearest(*point))
+    return any(dot.meets(other) for dot in line for other in others)
+
+
 def free_place(
     point: tuple[float, float],
     size: tuple[float, float],
@@ -243,9 +318,11 @@ def free_place(
     inside
         Where it must be.
     taken, texts
-        It meets none of them; a line from the point to the label may meet the former.
+        It meets none of them; a line from the point to the label may meet the former, and a text
+        only if there is no other way.
     """
     (x, y), (width, height) = point, size
+    crossing = None
     for away in (0.08, 0.12, 0.18, *(0.25 + 0.1 * k for k in range(60))):
         for turn in (2, 6, 14, 10, 4, 0, 8, 12, 1, 3, 5, 7, 9, 11, 13, 15):
             left = x + math.cos(turn * math.pi / 8) * (away + width / 2) - width / 2
@@ -253,11 +330,14 @@ def free_place(
             box = Box(left, top, left + width, top + height)
             if not box.within(inside) or any(box.meets(other) for other in (*taken, *texts)):
                 continue
-            line = stroke_boxes(point, box.nearest(x, y))
-            if not any(dot.meets(other) for dot in line for other in texts):
+            if not crosses(point, box, texts):
                 return box
+            crossing = crossing or box
+    if crossing is not None:
+        return crossing
     x, y = inside.nearest(x + 0.1, y)  # there is no room at all
-    return Box(min(x, inside.right - width), y - height / 2, x + width, y + height / 2)
+    left, top = min(x, inside.right - width), min(y, inside.bottom - height)
+    return Box(left, top, left + width, top + height)
 
 
 def clean(text: str) -> str:

@@ -4,7 +4,10 @@ from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.comparison import Comparison, Row, compare, verdict
 from commsched.optimizer.registry import RULES, BestSetting, Rule, rule
 from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
-from commsched.optimizer.rules import ddp, no_overlap, one_bucket, one_each
+from commsched.optimizer.rules.ddp import ddp
+from commsched.optimizer.rules.each import one_each
+from commsched.optimizer.rules.no_overlap import no_overlap
+from commsched.optimizer.rules.one import one_bucket
 from commsched.optimizer.solve import METHODS, TIME_LIMIT_S, WORKERS, optimize
 from commsched.optimizer.tuning import KnobRange, Tuning, tune
 

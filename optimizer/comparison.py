@@ -108,7 +108,10 @@ class Comparison:
             "exposed_us": us_from_ns(max(0, self.lower_bound_ns - compute_ns)),
             "makespan_us": us_from_ns(self.lower_bound_ns),
         }
-        return [bound, *({**row.record()} for row in (self.optimal, *self.rows))]
+        records = [bound]
+        for row in (self.optimal, *self.rows):
+            records.append({**row.record()})
+        return records
 
     def to_pandas(self) -> Any:  # noqa: ANN401
         """Return :meth:`records` as a ``pandas.DataFrame``.
@@ -228,7 +231,7 @@ def verdict(result: Result, today: Row | None) -> str:
     """
     if today is None:
         return (
-            f"the plan below exposes {format_ns(result.exposed_ns)}; "
+            f"the best plan exposes {format_ns(result.exposed_ns)}; "
             f"no plan can expose less than {format_ns(_least_exposed(result))}"
         )
     now_ns = today.timeline.makespan_ns
@@ -245,7 +248,7 @@ def verdict(result: Result, today: Row | None) -> str:
         )
     return (
         f"at most {format_ns(most)} ({share}) of this step can be gained over {name}; "
-        f"the plan below gains {format_ns(gained)} of it"
+        f"the best plan gains {format_ns(gained)} of it"
     )
 
 

@@ -12,8 +12,27 @@ from typing import Protocol
 from commsched.models import Plan, Problem
 from commsched.models.errors import InputError
 from commsched.models.knob import Setting
-from commsched.optimizer.handy import bytes_range, handy_mib
-from commsched.optimizer.rules import ddp, no_overlap, one_bucket, one_each
+from commsched.models.units import MAX_BYTES
+from commsched.optimizer.handy import bytes_range, handy_mib, handy_number, number_range
+from commsched.optimizer.rules import (
+    byteps,
+    bytescheduler,
+    ddp,
+    dear,
+    deepcompile,
+    deepspeed,
+    each,
+    fsdp,
+    horovod,
+    inductor,
+    megatron,
+    mgwfbp,
+    no_overlap,
+    one,
+    p3,
+    simplefsdp,
+    square_root,
+)
 from commsched.optimizer.tuning import Tuning, tune
 from commsched.optimizer.tuning_pair import tune_first_and_cap
 
@@ -65,6 +84,8 @@ class KnobOf:
         A range of values for people.
     unit_bytes
         The most bytes that one unit of the knob stands for.
+    cuts
+        Whether the rule cuts collectives into pieces of at most the knob's size.
     suffix
         Stands after the rule's name in a comparison.
     """
@@ -73,6 +94,7 @@ class KnobOf:
     text: Callable[[int, int | None], str]
     range_text: Callable[[int, int | None], str] = bytes_range
     unit_bytes: int = 1
+    cuts: bool = False
     suffix: str = "best"
 
     def best(self, problem: Problem) -> BestSetting:
@@ -83,7 +105,7 @@ class KnobOf:
         NotApplicableError
             As for :func:`commsched.optimizer.tuning.tune`.
         """
-        tuning = tune(problem, self.make, self.unit_bytes)
+        tuning = tune(problem, self.make, self.unit_bytes, cuts=self.cuts)
         low, high = tuning.best.low, tuning.best.high
         text = (
             f"equally good: {self.range_text(low, high)}; "
@@ -137,21 +159,133 @@ class Rule:
     knobs: tuple[Tunable, ...] = ()
 
 
-def _mib_setting(name: str) -> Callable[[int, int | None], str]:
+def _cap(name: str) -> Callable[[int, int | None], str]:
+    """Return the text of a setting that is a cap in MiB."""
     return lambda low, high: f"{name}={handy_mib(low, high):g}"
 
+
+def _count(name: str) -> Callable[[int, int | None], str]:
+    """Return the text of a setting that is a whole number."""
+    return lambda low, high: f"{name}{handy_number(low, high)}"
+
+
+def _elements(make: Callable[[Problem, Setting], Plan], name: str) -> KnobOf:
+    """Return a knob that counts elements; the largest known element has 16 bytes."""
+    return KnobOf(make, _count(name), number_range, unit_bytes=16)
+
+
+DDP_CAPS = "1 MiB, then 25 MiB"
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "ddp",
         "PyTorch DDP",
-        "1 MiB, then 25 MiB",
-        ddp,
-        (KnobOf(lambda p, cap: ddp(p, [cap]), _mib_setting("bucket_cap_mb")), FirstAndCap()),
+        DDP_CAPS,
+        ddp.ddp,
+        (KnobOf(lambda p, cap: ddp.ddp(p, [cap]), _cap("bucket_cap_mb")), FirstAndCap()),
     ),
-    Rule("one-each", "one launch for each", "", one_each),
-    Rule("one-bucket", "one bucket for all", "", one_bucket),
-    Rule("no-overlap", "no overlap", "", no_overlap),
+    Rule("ddp-first", "PyTorch DDP, first iteration", "", ddp.ddp_first_iteration),
+    Rule(
+        "ddp-unused",
+        "PyTorch DDP, unused parameters",
+        DDP_CAPS,
+        ddp.ddp_unused,
+        (KnobOf(lambda p, cap: ddp.ddp_unused(p, [cap]), _cap("bucket_cap_mb")),),
+    ),
+    Rule(
+        "ddp-last-cap",
+        "PyTorch DDP, small bucket last",
+        "DDP_SET_LAST_BUCKET_CAP=1",
+        ddp.ddp_last_cap,
+        (KnobOf(lambda p, cap: ddp.ddp_last_cap(p, [cap]), _cap("bucket_cap_mb")),),
+    ),
+    Rule(
+        "horovod",
+        "Horovod",
+        "128 MiB, 1 ms",
+        horovod.horovod,
+        (KnobOf(horovod.horovod, _count("HOROVOD_FUSION_THRESHOLD=")),),
+    ),
+    Rule(
+        "horovod-gpu",
+        "Horovod, wakes every cycle",
+        "128 MiB, 1 ms",
+        lambda p: horovod.horovod(p, waits=False),
+        (
+            KnobOf(
+                lambda p, threshold: horovod.horovod(p, threshold, waits=False),
+                _count("HOROVOD_FUSION_THRESHOLD="),
+            ),
+        ),
+    ),
+    Rule("mg-wfbp", "MG-WFBP", "", mgwfbp.mg_wfbp),
+    Rule("mg-wfbp-dear", "MG-WFBP, DeAR's copy", "", mgwfbp.mg_wfbp_dear),
+    Rule(
+        "deepspeed",
+        "DeepSpeed ZeRO-1/2",
+        "500,000,000 elements",
+        deepspeed.deepspeed,
+        (_elements(deepspeed.deepspeed, "reduce_bucket_size="),),
+    ),
+    Rule(
+        "megatron",
+        "Megatron-core",
+        "40,000,000 parameters",
+        megatron.megatron,
+        (_elements(megatron.megatron, "--ddp-bucket-size "),),
+    ),
+    Rule("fsdp", "FSDP, one unit a layer", "", fsdp.fsdp_units),
+    Rule(
+        "dear",
+        "DeAR",
+        "25 MiB",
+        dear.dear,
+        # A module is never cut, so a bucket can exceed the threshold by more than its largest
+        # member; so large a unit says that small thresholds cannot be left out.
+        (KnobOf(dear.dear, _cap("THRESHOLD"), unit_bytes=MAX_BYTES),),
+    ),
+    Rule(
+        "bytescheduler",
+        "ByteScheduler",
+        "1,000,000 elements, credit 4,000,000",
+        bytescheduler.bytescheduler,
+        (
+            KnobOf(
+                bytescheduler.bytescheduler,
+                _count("BYTESCHEDULER_PARTITION="),
+                number_range,
+                unit_bytes=16,
+                cuts=True,
+            ),
+        ),
+    ),
+    Rule("byteps", "BytePS", "4,096,000 bytes, scheduling off", byteps.byteps),
+    Rule(
+        "byteps-credit",
+        "BytePS, scheduling on",
+        "4,096,000 bytes, credit 4",
+        lambda p: byteps.byteps(p, credit=4),
+    ),
+    Rule("p3", "P3", "40,000 elements", p3.p3),
+    Rule(
+        "inductor",
+        "TorchInductor bucketing",
+        "2000 MiB",
+        inductor.inductor,
+        (KnobOf(inductor.inductor, _cap("bucket cap MiB")),),
+    ),
+    Rule(
+        "inductor-saturation",
+        "TorchInductor, saturation cap",
+        "90% of bandwidth",
+        inductor.inductor_saturation,
+    ),
+    Rule("simple-fsdp", "SimpleFSDP greedy (adapted)", "", simplefsdp.simple_fsdp),
+    Rule("deep-compile", "DeepCompile fusion", "factor 1.2", deepcompile.deep_compile),
+    Rule("square-root", "square-root formula", "", square_root.square_root),
+    Rule("one-each", "one launch for each", "", each.one_each),
+    Rule("one-bucket", "one bucket for all", "", one.one_bucket),
+    Rule("no-overlap", "no overlap", "", no_overlap.no_overlap),
 )
 
 

@@ -20,7 +20,10 @@ from commsched.optimizer.result import (
     check_scope,
     proved_status,
 )
-from commsched.optimizer.rules import ddp, no_overlap, one_bucket, one_each
+from commsched.optimizer.rules.ddp import ddp
+from commsched.optimizer.rules.each import one_each
+from commsched.optimizer.rules.no_overlap import no_overlap
+from commsched.optimizer.rules.one import one_bucket
 
 Method = Literal["auto", "recurrence", "cpsat"]
 METHODS: tuple[Method, ...] = ("auto", "recurrence", "cpsat")

@@ -22,6 +22,8 @@ FLAT = Fraction(1, 100)
 """A value is in the flat region if the step is at most this much longer than with the best one."""
 MAX_VISITS = 12_000_000
 """Plans times collectives; beyond it the search would take minutes."""
+CUTTING_COSTS = 20
+"""A plan with pieces takes so many times longer to make and evaluate, a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ def tune(
     problem: Problem,
     make: Callable[[Problem, Setting], Plan],
     unit_bytes: int = 1,
+    *,
+    cuts: bool = False,
 ) -> Tuning:
     """Return the best value of a rule's knob over all values.
 
@@ -83,6 +87,8 @@ def tune(
         hold at most ``knob * unit_bytes`` bytes more than its largest member.
     unit_bytes
         The most bytes that one unit of the knob stands for.
+    cuts
+        Whether the rule cuts collectives into pieces of at most the knob's size.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def tune(
     Examples
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
-    >>> from commsched.optimizer.rules import ddp
+    >>> from commsched.optimizer.rules.ddp import ddp
     >>> problem = GradientProblem(
     ...     [Gradient(f"g{k}", 1000, ready_ns=k * 1000) for k in range(4)], AlphaBeta(0.5, 1))
     >>> tuning = tune(problem, lambda problem, cap: ddp(problem, [cap]))
@@ -100,13 +106,15 @@ def tune(
     (1001, 2000, 3000)
     """
     total = max(1, sum(problem.bytes))
-    samples = {max(1, total // (unit_bytes * 2**k)) for k in range(16)}
+    samples = {max(1, total // (unit_bytes * 2**k)) for k in range(6 if cuts else 16)}
     seen_ns = min(play(problem, make(problem, Knob(value))).makespan_ns for value in samples)
-    low = least_worthwhile(problem, math.ceil(seen_ns * (1 + FLAT)), unit_bytes)
+    low = least_worthwhile(problem, math.ceil(seen_ns * (1 + FLAT)), unit_bytes, cuts=cuts)
     ranges: list[KnobRange] = []
     plans: list[Plan] = []
+    visits = 0
     for first, last, plan in setting_ranges(lambda knob: make(problem, knob), low):
-        if len(ranges) * len(problem.names) > MAX_VISITS:
+        visits += max(plan.launches, len(problem.names))
+        if visits > (MAX_VISITS // CUTTING_COSTS if cuts else MAX_VISITS):
             raise NotApplicableError(
                 f"best setting: {len(problem.names)} collectives give too many plans to visit"
             )
@@ -133,7 +141,9 @@ def _extended(found: KnobRange, high: int | None) -> KnobRange:
     return KnobRange(found.low, high, found.makespan_ns, found.exposed_ns, found.launches)
 
 
-def least_worthwhile(problem: Problem, limit_ns: int, unit_bytes: int) -> int:
+def least_worthwhile(
+    problem: Problem, limit_ns: int, unit_bytes: int, *, cuts: bool = False
+) -> int:
     """Return a value below which the start-ups alone make the makespan exceed a limit.
 
     With the value v a chain of S bytes, the largest member s, has at least S / (v u + s) launches of
@@ -147,7 +157,7 @@ def least_worthwhile(problem: Problem, limit_ns: int, unit_bytes: int) -> int:
             room = (limit_ns - first) * line.scale - line.slope * sum(sizes)
             if line.intercept > 0 and room > 0:
                 most_launches = room // line.intercept + 1
-                most_bytes = sum(sizes) // most_launches - max(sizes)
+                most_bytes = sum(sizes) // most_launches - (0 if cuts else max(sizes))
                 least = max(least, most_bytes // unit_bytes)
     return least
 

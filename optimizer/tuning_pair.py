@@ -66,7 +66,7 @@ def tune_first_and_cap(problem: Problem) -> PairTuning:
     >>> tuning = tune_first_and_cap(GradientProblem(
     ...     [Gradient(f"g{k}", 1000, ready_ns=k * 1000) for k in range(5)], AlphaBeta(0.5, 1)))
     >>> tuning.first, tuning.cap, tuning.exposed_ns
-    (Span(low=1, high=1000), Span(low=1001, high=2000), 2500)
+    (Span(low=1, high=1000), Span(low=1001, high=2000), 3000)
     """
     least = _least_after_first(problem)
     # The first cap alone decides where the first bucket ends; the other has no say in it.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_files import golden
+from shared_files import golden, shared_data
 from strategies import PROPERTY, problems
 
 from commsched.models import (
@@ -24,6 +25,7 @@ from commsched.models import (
 from commsched.models.timeline import play
 from commsched.models.units import MIB
 from commsched.optimizer import RULES, ddp, no_overlap, one_bucket, one_each
+from commsched.problems.profiler_trace import read_profiler_trace
 
 # Parameters of torchvision's resnet18 in registration order, as numbers of elements.
 _BASIC = [
@@ -88,6 +90,26 @@ def test_ddp_golden_file():
     for case in found["cases"]:
         caps = [found["first_cap_mib"] * MIB, case["cap_mib"] * MIB]
         assert bucket_bytes(problem, ddp(problem, caps)) == case["bucket_bytes"]
+
+
+# Traces of other people's runs, with the caps that they ran with (None: torch's defaults).
+RECORDED = [
+    ("tracelens/mi300_resnet_ddp_act_checkpoint.json.gz", None, None),
+    ("hta/nccl_data.json.gz", "param/resnet_2gpu_et_1.1.0.json.gz", None),
+    ("local-torch-2.14.1/ddp_gloo_rank0.pt.trace.json.gz", None, [2 * MIB]),
+    ("local-torch-2.14.1/ddp_gloo_rank1.pt.trace.json.gz", None, [2 * MIB]),
+]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("trace", "sizes", "caps"), RECORDED)
+def test_ddp_predicts_the_launches_of_real_traces(trace, sizes, caps):
+    """What the rule predicts is what was launched, bucket by bucket and gradient by gradient."""
+    step = read_profiler_trace(shared_data(trace), sizes=sizes and shared_data(sizes))
+    problem = step.problem(AlphaBeta(30, 10))
+    predicted = ddp(problem, caps) if caps else ddp(problem)
+    assert predicted == step.plan
+    assert bucket_bytes(problem, predicted) == [launch.bytes for launch in step.launches]
 
 
 def reference_ddp(sizes: list[int], dtypes: list[str], caps: list[int]) -> list[list[int]]:
@@ -155,20 +177,27 @@ def test_one_each_and_one_bucket():
 
 
 @PROPERTY
-@given(problems(), st.integers(0, 3))
+@given(problems(), st.integers(0, len(RULES) - 1))
 def test_every_rule_covers_every_byte_once_and_is_deterministic(problem, which):
     """A rule either declines, or makes a plan that the evaluator accepts, the same each time."""
-    rule = RULES[which % len(RULES)]
+    rule = RULES[which]
     try:
         plan = rule.make(problem)
         timeline = play(problem, plan)
     except (NotApplicableError, DeadlockError):
         return
     assert rule.make(problem) == plan
-    assert sorted(n for b in plan.buckets for n in b.names) == sorted(problem.names)
+    assert {n for b in plan.buckets for n in b.names} == set(problem.names)
     assert sum(launch.bytes for launch in timeline.launches) == sum(problem.bytes)
 
 
 def test_rule_names_are_unique():
     """Scripts find rules by name."""
     assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_the_catalogue_lists_every_rule():
+    """docs/rules.md names each rule of the registry."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "rules.md").read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"`{rule.name}`" in page

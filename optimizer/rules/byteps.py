@@ -5,11 +5,11 @@ from __future__ import annotations
 from commsched.models import Chunk, Plan, Problem
 from commsched.models.knob import Setting
 from commsched.models.units import check_bytes
+from commsched.optimizer.rules.common import allreduce_only
 from commsched.optimizer.rules.priority import (
     Part,
     Scheduler,
     at_least_one,
-    check_all_reduces,
     counted,
     cut_ends,
     layer_numbers,
@@ -90,7 +90,7 @@ def byteps(
 
 def byteps_of(problem: Problem, partition: int, credit: int) -> Scheduler:
     """Return BytePS's decisions for :func:`run`; the partition in bytes, already rounded up."""
-    check_all_reduces(problem, "BytePS")
+    allreduce_only(problem, "BytePS")
     credit = check_bytes(credit, "credit")
     counted(problem.bytes, partition)
     parts = []

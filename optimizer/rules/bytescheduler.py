@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from commsched.models import Plan, Problem
 from commsched.models.knob import Setting
+from commsched.optimizer.rules.common import allreduce_only
 from commsched.optimizer.rules.priority import (
     Scheduler,
     at_least_one,
-    check_all_reduces,
     counted,
     element_counts,
     layer_numbers,
@@ -78,7 +78,7 @@ def bytescheduler(
 
 def bytescheduler_of(problem: Problem, partition: Setting, credit: int) -> Scheduler:
     """Return ByteScheduler's decisions for :func:`run`, both settings in elements."""
-    check_all_reduces(problem, "ByteScheduler")
+    allreduce_only(problem, "ByteScheduler")
     at_least_one(partition, "partition_elements")
     at_least_one(credit, "credit_elements")
     totals = element_counts(problem)

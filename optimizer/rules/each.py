@@ -14,7 +14,8 @@ def one_each(problem: Problem) -> Plan:
     Examples
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
-    >>> one_each(GradientProblem([Gradient("a", 1, 2), Gradient("b", 1, 1)], AlphaBeta(1, 1)))
-    Plan(buckets=(Bucket(names=('b',), not_before_ns=0), Bucket(names=('a',), not_before_ns=0)))
+    >>> problem = GradientProblem([Gradient("a", 1, 2), Gradient("b", 1, 1)], AlphaBeta(1, 1))
+    >>> [bucket.names for bucket in one_each(problem).buckets]
+    [('b',), ('a',)]
     """
     return Plan.of([problem.names[k]] for k in problem.ready_order)

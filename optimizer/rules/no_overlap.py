@@ -23,8 +23,8 @@ def no_overlap(problem: Problem) -> Plan:
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
     >>> problem = GradientProblem([Gradient("a", 1, 2)], AlphaBeta(1, 1), backward_end_ns=9)
-    >>> no_overlap(problem).buckets
-    (Bucket(names=('a',), not_before_ns=9),)
+    >>> [(bucket.names, bucket.not_before_ns) for bucket in no_overlap(problem).buckets]
+    [(('a',), 9)]
     """
     if not problem.settled:
         raise NotApplicableError("no overlap: part of the compute waits for communication")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from commsched.models import Plan, Problem
 from commsched.models.knob import Setting
+from commsched.optimizer.rules.common import allreduce_only
 from commsched.optimizer.rules.priority import (
     Part,
     Scheduler,
-    check_all_reduces,
     counted,
     cut_ends,
     element_counts,
@@ -64,7 +64,7 @@ def p3(problem: Problem, slice_elements: Setting = SLICE_ELEMENTS) -> Plan:
 
 def p3_of(problem: Problem, size: int) -> Scheduler:
     """Return P3's decisions for :func:`run`; the slice in elements."""
-    check_all_reduces(problem, "P3")
+    allreduce_only(problem, "P3")
     totals = element_counts(problem)
     counted(totals, size)
     slices = of_elements(problem, [cut_ends(total, size) for total in totals])

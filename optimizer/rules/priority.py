@@ -235,15 +235,6 @@ class _Step:
         return Bucket((self.problem.names[position],), chunks=chunks)
 
 
-def check_all_reduces(problem: Problem, who: str) -> None:
-    """Raise NotApplicableError if the step has other collectives than all-reduces."""
-    others = sorted({key.kind for key in problem.chains} - {"allreduce"})
-    if others:
-        raise NotApplicableError(
-            f"{who}'s rule sends gradients' all-reduces; the step has {', '.join(others)}"
-        )
-
-
 def at_least_one(value: Setting, what: str) -> None:
     """Raise InputError if a plain number is no whole number of at least 1."""
     if not isinstance(value, Knob) and check_bytes(value, what) < 1:
@@ -296,7 +287,8 @@ def counted(totals: Iterable[int], size: Setting) -> list[int]:
     """
     counts = [pieces(total, size) for total in totals]
     if sum(counts) > MAX_PIECES:
-        raise NotApplicableError(f"pieces of {size} are too small: there would be {sum(counts)}")
+        shown = size.value if isinstance(size, Knob) else size
+        raise NotApplicableError(f"pieces of {shown} are too small: there would be {sum(counts)}")
     return counts
 
 
