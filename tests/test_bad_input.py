@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
-import warnings
 
 import pytest
+from cli_runner import run
 
 import commsched
-from commsched.cli import main
 
 GRADIENTS = {
     "format": "commsched/problem",
@@ -77,25 +74,6 @@ def written(document, *path_and_text):
     """Return a document's JSON with one value replaced by JSON text, valid or not."""
     *path, text = path_and_text
     return json.dumps(changed(document, *path, "@@")).replace('"@@"', text)
-
-
-def run(*arguments):
-    """Run the command line in this process; return its exit code, output and error output."""
-    out, err = (
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
-    )
-    show = warnings.showwarning
-    try:
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as caught,
-        ):
-            main([str(argument) for argument in arguments])
-    finally:
-        warnings.showwarning = show
-    printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))
-    return caught.value.code, printed, said
 
 
 @pytest.fixture

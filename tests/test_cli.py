@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cli_runner import refusal, run
 
 import commsched
 import commsched.cli
@@ -102,25 +101,6 @@ BUCKET_KEYS = {"names", "kind", "group", "bytes", "ready_us", "start_us", "end_u
 ROW_KEYS = {"name", "setting", "exposed_us", "makespan_us", "launches", "over_optimal_us"}
 
 
-def run(*arguments):
-    """Run the command line in this process; return its exit code, output and error output."""
-    out, err = (
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
-    )
-    show = warnings.showwarning
-    try:
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as caught,
-        ):
-            commsched.cli.main([str(argument) for argument in arguments])
-    finally:
-        warnings.showwarning = show
-    printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))
-    return caught.value.code, printed, said
-
-
 def run_json(*arguments):
     """Run a command with ``--json``; return the only thing that it prints, one JSON object."""
     code, out, err = run(*arguments, "--json")
@@ -128,16 +108,6 @@ def run_json(*arguments):
     document = json.loads(out)
     assert isinstance(document, dict)
     return document
-
-
-def refusal(*arguments) -> str:
-    """Run the command line, expect exit code 2 and one line on standard error; return the line."""
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, ""), err
-    assert err.startswith("commsched: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    return err
 
 
 def start(*arguments, stdin=None, **environment):

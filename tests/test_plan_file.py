@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import json
 import random
 import sys
-import warnings
 from types import SimpleNamespace
 
 import pytest
+from cli_runner import refusal, run
 from strategies import random_gradient_problem, random_step, random_valid_plan
 
 import commsched
-from commsched.cli import main
 from commsched.models import AlphaBeta, Gradient, PiecewiseLinear, evaluate
 from commsched.optimizer import one_bucket
 from commsched.problems import plan_of, problem_digest, read_plan, write_problem
@@ -62,36 +60,6 @@ STEP = {
     "channels": {"nic": ["dp"]},
 }
 PROBLEMS = {"gradients": GRADIENTS, "step": STEP}
-
-
-def run(*arguments):
-    """Run the command line in this process; return its exit code, output and error output."""
-    out, err = (
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
-    )
-    show = warnings.showwarning
-    try:
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as caught,
-        ):
-            main([str(argument) for argument in arguments])
-    finally:
-        warnings.showwarning = show
-    printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))
-    return caught.value.code, printed, said
-
-
-def refusal(*arguments) -> str:
-    """Run the command line, expect exit code 2 and one line on standard error; return the line."""
-    code, out, err = run(*arguments)
-    assert code == 2, (code, out, err)
-    assert out == ""
-    assert err.startswith("commsched: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
-"""What several rules need: which steps they speak of, order of launches, and modules by name."""
+"""What several rules need: which steps they speak of, and modules by name."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 
-from commsched.models import Plan, Problem
+from commsched.models import Problem
 from commsched.models.errors import NotApplicableError
 
 
@@ -41,29 +41,6 @@ def allreduce_only(problem: Problem, who: str) -> None:
         If there are others.
     """
     kinds_only(problem, who, ("allreduce",), "all-reduces")
-
-
-def in_ready_order(problem: Problem, buckets: Iterable[Sequence[int]]) -> Plan:
-    """Return the plan that launches buckets in the order in which they become complete.
-
-    Parameters
-    ----------
-    problem
-        The step.
-    buckets
-        Each a list of positions in ``problem.names``; they are listed in the plan in ready order.
-
-    Examples
-    --------
-    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
-    >>> problem = GradientProblem([Gradient(f"g{k}", 1, k) for k in range(3)], AlphaBeta(1, 1))
-    >>> [bucket.names for bucket in in_ready_order(problem, [[2, 0], [1]]).buckets]
-    [('g1',), ('g0', 'g2')]
-    """
-    rank = {position: place for place, position in enumerate(problem.ready_order)}
-    ranked = sorted((sorted(rank[k] for k in bucket) for bucket in buckets), key=lambda b: b[-1])
-    order = problem.ready_order
-    return Plan.of([problem.names[order[place]] for place in bucket] for bucket in ranked)
 
 
 def module_of(name: str) -> str:

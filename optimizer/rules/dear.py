@@ -11,7 +11,8 @@ from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
 from commsched.models.knob import Setting
 from commsched.models.units import MIB
-from commsched.optimizer.rules.common import allreduce_only, in_ready_order, module_of
+from commsched.optimizer.rules.common import allreduce_only, module_of
+from commsched.optimizer.rules.order import in_launch_order
 
 THRESHOLD_BYTES = 25 * MIB
 BYTES_AN_ELEMENT = 4
@@ -67,4 +68,4 @@ def dear(problem: Problem, threshold: Setting = THRESHOLD_BYTES) -> Plan:
                 buckets.append(group)
                 group, total = list(members), size
         buckets.append(group)
-    return in_ready_order(problem, buckets)
+    return in_launch_order(problem, buckets)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from commsched.models import Plan, Problem
-from commsched.optimizer.rules.common import in_ready_order, kinds_only, module_of
+from commsched.optimizer.rules.common import kinds_only, module_of
+from commsched.optimizer.rules.order import in_launch_order
 
 
 def unit_of(name: str) -> str:
@@ -65,4 +66,4 @@ def fsdp_units(problem: Problem) -> Plan:
         for chain in problem.chains.values()
         for _, members in groupby(chain, key=units.__getitem__)
     ]
-    return in_ready_order(problem, buckets)
+    return in_launch_order(problem, buckets)

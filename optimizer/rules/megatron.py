@@ -10,7 +10,8 @@ from __future__ import annotations
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
 from commsched.models.knob import Setting
-from commsched.optimizer.rules.common import in_ready_order, kinds_only
+from commsched.optimizer.rules.common import kinds_only
+from commsched.optimizer.rules.order import in_launch_order
 
 LEAST_BUCKET_ELEMENTS = 40_000_000
 BUCKET_ELEMENTS_A_RANK = 1_000_000
@@ -81,4 +82,4 @@ def megatron(
                 members, extent = [], 0
         if members:
             buckets.append(members)
-    return in_ready_order(problem, buckets)
+    return in_launch_order(problem, buckets)

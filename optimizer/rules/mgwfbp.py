@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from commsched.models import Plan, Problem
 from commsched.models.cost import CostCurve
 from commsched.models.dtypes import elements
-from commsched.optimizer.rules.common import allreduce_only, in_ready_order
+from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.order import in_launch_order
 
 SMALL_ELEMENTS = 8192
 
@@ -87,7 +88,7 @@ def _merged(problem: Problem, small: int) -> Plan:
         ready = [problem.ready_ns[k] for k in chain]
         ends = _ends(ready, sizes, problem.cost(key), counts, small)
         buckets += [chain[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    return in_ready_order(problem, buckets)
+    return in_launch_order(problem, buckets)
 
 
 def _ends(

@@ -66,6 +66,8 @@ def contracted(problem: Problem, buckets: Sequence[Sequence[int]]) -> nx.DiGraph
 def in_launch_order(problem: Problem, buckets: Iterable[Sequence[int]]) -> Plan:
     """Return the plan with these buckets of positions, launched in :func:`by_last_member` order.
 
+    The members of a bucket are listed in ready order.
+
     Examples
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
@@ -73,4 +75,8 @@ def in_launch_order(problem: Problem, buckets: Iterable[Sequence[int]]) -> Plan:
     >>> [bucket.names for bucket in in_launch_order(problem, [[0], [1]]).buckets]
     [('b',), ('a',)]
     """
-    return Plan.of([problem.names[k] for k in b] for b in by_last_member(problem, buckets))
+    rank = {position: place for place, position in enumerate(problem.ready_order)}
+    return Plan.of(
+        [problem.names[k] for k in sorted(bucket, key=rank.__getitem__)]
+        for bucket in by_last_member(problem, buckets)
+    )
