@@ -36,6 +36,7 @@ check: test lint types docs
 
 picture: $(STAMP)
 	$(BIN)/commsched plan $(TRACE) --costs $(COSTS) --picture docs/timeline.png > /dev/null
+	$(BIN)/commsched compare $(TRACE) --costs $(COSTS) --picture docs/rules.png > /dev/null
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/planning_speed.py

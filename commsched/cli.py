@@ -39,6 +39,7 @@ from commsched.optimizer import (
 )
 from commsched.output import (
     make_console,
+    print_best_settings,
     print_buckets,
     print_left_out,
     print_problem,
@@ -222,6 +223,8 @@ def compare_command(
     if today is not None and today not in rows:
         rows = sorted([*rows, today], key=lambda row: (row.timeline.makespan_ns, row.launches))
     print_steps(console, [comparison.optimal, *rows], comparison.result)
+    console.print()
+    print_best_settings(console, comparison)
     console.print()
     print_proof(console, comparison.result)
     for name, reason in comparison.skipped:

@@ -125,6 +125,15 @@ def print_verdict(console: Console, sentence: str) -> None:
     console.print(_line(f"verdict: {sentence}", style="bold"))
 
 
+def print_best_settings(console: Console, comparison: Comparison) -> None:
+    """Print for each best setting which values are as good, and which nearly."""
+    if comparison.best_settings:
+        console.print("best settings, over all values:")
+    for name, found in comparison.best_settings.items():
+        title = comparison.row(name).title
+        console.print(_line(f"  {title}: {found.setting}; {found.range_text}"))
+
+
 def print_left_out(console: Console, name: str, reason: str) -> None:
     """Print why a rule is not in the table."""
     console.print(_line(f"left out: {name}: {reason}"))

@@ -22,7 +22,7 @@ FLAT = Fraction(1, 100)
 """A value is in the flat region if the step is at most this much longer than with the best one."""
 MAX_VISITS = 12_000_000
 """Plans times collectives; beyond it the search would take minutes."""
-CUTTING_COSTS = 20
+CUTTING_COSTS = 100
 """A plan with pieces takes so many times longer to make and evaluate, a launch."""
 
 

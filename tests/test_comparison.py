@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import sys
+from pathlib import Path
+
 import pytest
+from cli_runner import refusal, run
 from hypothesis import given
 from strategies import PROPERTY, problems
 
 import commsched
 from commsched.models import AlphaBeta, Collective, Compute, Gradient, GradientProblem, Problem
 from commsched.models.coverage import is_in_order
+from commsched.models.errors import MissingExtraError
 from commsched.optimizer import Bound, Result, Status, compare, verdict
 
 
@@ -111,3 +117,59 @@ def test_a_general_step_is_compared_too():
     assert ("no-overlap", "no overlap: part of the compute waits for communication") in (
         comparison.skipped
     )
+
+
+def test_the_table_as_plain_data():
+    """Lower bound, optimum, rules: the same numbers as records, CSV and a data frame."""
+    comparison = compare(some_gradients(count=12))
+    records = comparison.records()
+    assert [record["name"] for record in records[:2]] == ["lower-bound", "optimal"]
+    assert records[0]["makespan_us"] == comparison.lower_bound_ns / 1000
+    assert [record["name"] for record in records[2:]] == [row.name for row in comparison.rows]
+    for record, row in zip(records[2:], comparison.rows, strict=True):
+        assert record["exposed_us"] == row.timeline.exposed_ns / 1000
+        assert record["over_optimal_us"] == row.over_optimal_ns / 1000
+        share = 100 * row.over_optimal_ns / row.timeline.makespan_ns
+        assert record["over_optimal_percent"] == pytest.approx(share)
+    pandas = pytest.importorskip("pandas")
+    frame = comparison.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["name"]) == [record["name"] for record in records]
+
+
+def test_without_pandas_the_error_says_how_to_get_it(monkeypatch):
+    """The frame is an extra."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        compare(some_gradients(count=2)).to_pandas()
+
+
+def test_csv_is_the_table():
+    """``compare --csv`` prints exactly the records; it excludes ``--json``."""
+    path = Path(__file__).resolve().parents[1] / "examples" / "four_layers.json"
+    code, out, err = run("compare", path, "--csv")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(out.splitlines()))
+    records = compare(commsched.read(path)).records()
+    assert [row["name"] for row in rows] == [record["name"] for record in records]
+    assert [float(row["makespan_us"]) for row in rows] == [r["makespan_us"] for r in records]
+    assert "--json" in refusal("compare", path, "--csv", "--json")
+
+
+def test_best_settings_say_the_price_of_one_knob():
+    """For each knob: the best range, the flat region, and how far its step is from the optimum."""
+    comparison = compare(some_gradients(count=60))
+    for name in ("ddp-best", "horovod-best", "deepspeed-best", "megatron-best"):
+        found = comparison.best_settings[name]
+        row = comparison.row(name)
+        low, high = found.tuning.flat
+        assert low <= found.tuning.best.low
+        assert high is None or (found.tuning.best.high or 0) <= high
+        assert row.timeline.makespan_ns == found.tuning.best.makespan_ns
+        assert row.over_optimal_ns >= 0
+        assert (
+            row.timeline.makespan_ns
+            <= comparison.row(name.removesuffix("-best")).timeline.makespan_ns
+        )
+    pair, single = comparison.row("ddp-best-pair"), comparison.row("ddp-best")
+    assert pair.timeline.makespan_ns <= single.timeline.makespan_ns
