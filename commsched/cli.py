@@ -1,4 +1,4 @@
-"""The command line: ``commsched plan | compare | evaluate | verify``.
+"""The command line: ``commsched plan | compare | evaluate | verify | import``.
 
 Results go to standard output, messages to standard error. Exit codes: 0 a plan was found or holds,
 2 the input is at fault (one line says how), 3 infeasible, 4 the limit was reached without a plan.
@@ -14,6 +14,7 @@ import typer
 from commsched import __version__
 from commsched.documents import (
     comparison_document,
+    import_document,
     json_bytes,
     plan_document,
     timeline_document,
@@ -27,7 +28,6 @@ from commsched.models.errors import (
 from commsched.models.units import format_ns
 from commsched.optimizer import (
     METHODS,
-    SCOPES,
     TIME_LIMIT_S,
     WORKERS,
     Comparison,
@@ -36,6 +36,17 @@ from commsched.optimizer import (
     compare,
     optimize,
     verdict,
+)
+from commsched.options import (
+    AlphaOption,
+    BandwidthOption,
+    CostsOption,
+    JsonOption,
+    LimitOption,
+    ProblemArgument,
+    ScopeOption,
+    SizesOption,
+    StepOption,
 )
 from commsched.output import (
     make_console,
@@ -49,7 +60,15 @@ from commsched.output import (
     print_steps,
     print_verdict,
 )
-from commsched.problems import Loaded, load, plan_of, problem_digest, read_costs, read_plan
+from commsched.problems import (
+    Loaded,
+    load,
+    plan_of,
+    problem_digest,
+    read_costs,
+    read_plan,
+    write_problem,
+)
 from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
@@ -65,43 +84,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-ProblemArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A problem file, or a PyTorch profiler trace of a DDP step (JSON or gzip); "
-        "'-' reads a problem from standard input.",
-    ),
-]
-AlphaOption = Annotated[
-    float | None,
-    typer.Option("--alpha-us", help="Start-up latency of an all-reduce, in microseconds."),
-]
-BandwidthOption = Annotated[
-    float | None,
-    typer.Option(
-        "--bandwidth-gb-s", help="Algorithm bandwidth (bytes / time), in GB/s = 1e9 bytes a second."
-    ),
-]
-CostsOption = Annotated[
-    Path | None, typer.Option("--costs", metavar="FILE", help="A cost file, instead of the two.")
-]
-StepOption = Annotated[
-    int | None,
-    typer.Option("--step", help="The trace's step to plan; by default the one of median length."),
-]
-SizesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--sizes", metavar="FILE", help="An execution trace with shapes, for a trace without them."
-    ),
-]
-ScopeOption = Annotated[
-    str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
-]
-LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for CP-SAT.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -230,6 +212,43 @@ def compare_command(
     for name, reason in comparison.skipped:
         print_left_out(console, name, reason)
     print_verdict(console, sentence)
+
+
+@app.command("import")
+def import_command(
+    file: Annotated[
+        str, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace of a DDP step.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Write the problem file here.")
+    ],
+    alpha_us: AlphaOption = None,
+    bandwidth_gb_s: BandwidthOption = None,
+    costs: CostsOption = None,
+    step: StepOption = None,
+    sizes: SizesOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if a check fails (exit code 2).")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a recording into a problem file, and say what was kept, dropped and assumed."""
+    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
+    if loaded.recorded is None:
+        raise InputError(f"{file}: is no recording")
+    failed = [check.text for check in loaded.recorded.report.checks if not check.passed]
+    if strict and failed:
+        raise InputError(f"{file}: not imported, --strict: {'; '.join(failed)}")
+    write_problem(loaded.problem, out)
+    if as_json:
+        print_json(import_document(loaded.recorded))
+        return
+    console = make_console()
+    print_problem(console, loaded.problem)
+    recorded = loaded.recorded.plan
+    modelled = None if recorded is None else evaluate(loaded.problem, recorded)
+    print_recorded(console, loaded.recorded, modelled)
+    console.print(f"written to {out}", markup=False)
 
 
 @app.command("evaluate")

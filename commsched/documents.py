@@ -12,7 +12,7 @@ from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import us_from_ns
 from commsched.optimizer import BestSetting, Comparison, Result, Row
-from commsched.problems import problem_digest
+from commsched.problems import RecordedStep, problem_digest
 from commsched.problems.schema import PLAN_FORMAT, VERSION
 
 
@@ -115,6 +115,36 @@ def comparison_document(
             name: best_setting_document(found) for name, found in comparison.best_settings.items()
         },
         "verdict": verdict,
+    }
+
+
+def import_document(recorded: RecordedStep) -> dict[str, Any]:
+    """Return what was read from a recording: kept, dropped, assumed, checked, and its launches."""
+    report = recorded.report
+    return {
+        "source": report.source,
+        "step": recorded.step_name,
+        "gradients": len(recorded.gradients),
+        "backward_end_us": us_from_ns(recorded.backward_end_ns),
+        "events_read": report.events_read,
+        "kept": dict(report.kept),
+        "dropped": dict(report.dropped),
+        "assumptions": list(report.assumptions),
+        "checks": [{"text": check.text, "passed": check.passed} for check in report.checks],
+        "launches": [
+            {
+                "names": list(launch.names),
+                "kind": launch.kind,
+                "group": launch.group,
+                "dtype": launch.dtype,
+                "bytes": launch.bytes,
+                "issued_us": us_from_ns(launch.issued_ns),
+                "start_us": None if launch.start_ns is None else us_from_ns(launch.start_ns),
+                "end_us": None if launch.end_ns is None else us_from_ns(launch.end_ns),
+                "exact": launch.exact,
+            }
+            for launch in recorded.launches
+        ],
     }
 
 

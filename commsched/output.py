@@ -205,6 +205,8 @@ def print_settings(
     else:
         console.print(_line(f"PyTorch DDP (torch >= {MIN_TORCH}), this plan to the byte:"))
         console.print(_line(f"  {settings.line}"), soft_wrap=True)
+    if not comparison.best_settings:
+        console.print("(commsched compare finds the best single cap, too)")
     for name, what in (("ddp-best", "a single cap"), ("ddp-best-pair", "a first cap and a cap")):
         if name in comparison.best_settings:
             found, lost = comparison.best_settings[name], comparison.row(name).over_optimal_ns

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from cli_runner import refusal, run
+from shared_files import shared_data
 
 import commsched
 import commsched.cli
@@ -632,3 +633,42 @@ def test_a_reader_that_leaves_early_is_no_error_worth_a_message(paths):
     finally:
         os.close(writer)
     assert done.stderr == b""
+
+
+def test_import_writes_the_problem_that_plan_reads_from_the_trace(tmp_path):
+    """A trace and the problem file made of it give the same plan; the report says what was read."""
+    written = tmp_path / "step.json"
+    code, out, err = run("import", TRACE, "--costs", COSTS, "-o", written, "--strict")
+    assert (code, err) == (0, "")
+    assert "buckets reproduced to the byte: 4 of 4" in out
+    planned, traced = run_json("plan", written), run_json("plan", TRACE, "--costs", COSTS)
+    # Only the trace tells what ran; the verdict on the problem speaks of DDP's default instead.
+    assert "recorded" in traced.pop("verdict")
+    assert "PyTorch DDP" in planned.pop("verdict")
+    assert planned == traced
+    document = run_json("import", TRACE, "--costs", COSTS, "-o", written)
+    assert document["gradients"] == 149
+    assert all(check["passed"] for check in document["checks"])
+    assert sum(len(launch["names"]) for launch in document["launches"]) == 149
+
+
+def test_import_refuses_what_is_no_recording(paths, tmp_path):
+    """A problem file needs no import, a trace needs a network, and nothing is written."""
+    out = tmp_path / "out.json"
+    assert "no recording" in refusal("import", paths["gradients"], "-o", out)
+    assert "--costs" in refusal("import", TRACE, "-o", out)
+    assert not out.exists()
+
+
+@pytest.mark.shared
+def test_a_strict_import_refuses_doubts(tmp_path):
+    """A trace whose buckets do not add up is imported with a doubt, and not with ``--strict``."""
+    trace = shared_data("hta/negative_queue_rank0_of16.json.gz")
+    network = ["--alpha-us", "30", "--bandwidth-gb-s", "50"]
+    out = tmp_path / "out.json"
+    assert "1 of 2" in refusal("import", trace, *network, "-o", out, "--strict")
+    assert not out.exists()
+    code, text, _ = run("import", trace, *network, "-o", out)
+    assert code == 0
+    assert "DOUBT" in text
+    assert out.exists()
