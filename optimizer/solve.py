@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
-from commsched.models import Plan, Problem, evaluate
+from commsched.models import Compute, Plan, Problem, Task, evaluate
 from commsched.models.errors import DeadlockError, InputError, NotApplicableError, SolverError
 from commsched.models.timeline import play
 from commsched.models.units import exact
@@ -214,20 +215,14 @@ def _as_if_settled(problem: Problem) -> Plan:
         if why_not_exact(problem, "in-order") is not None:
             raise NotApplicableError("no recurrence for this class")
         return exact_plan(problem).plan
-    from commsched.models import Collective, Compute
-
-    ready = dict(zip(problem.names, problem.ready_ns, strict=True))
-    tasks: list[Compute | Collective] = []
+    taken = {task.name for task in problem.tasks}
+    tasks: list[Task] = []
     for position in problem.ready_order:
-        task = problem.collectives[position]
         gate = f"ready {position}"
-        tasks.append(Compute(gate, ready[task.name], stream=gate))
-        tasks.append(
-            Collective(task.name, task.bytes, task.kind, task.group, task.dtype, after=(gate,))
-        )
-    names = set(problem.names)
-    if any(isinstance(task, Compute) and task.name in names for task in tasks):
-        raise NotApplicableError("names clash")
+        if gate in taken:
+            raise NotApplicableError("names clash")
+        tasks.append(Compute(gate, problem.ready_ns[position], stream=gate))
+        tasks.append(replace(problem.collectives[position], after=(gate,)))
     relaxed = Problem(tasks, problem.costs, channels=problem.groups_of_channel)
     if why_not_exact(relaxed, "in-order") is not None:
         raise NotApplicableError("no recurrence for this class")

@@ -312,6 +312,12 @@ def interleavings(sequences: Sequence[Sequence[list[str]]]) -> Iterator[list[lis
             yield [sequence[0], *rest]
 
 
+def fusion(task: Collective) -> tuple[str, ...]:
+    """Return what collectives must share to travel together; a sparse one shares it with nobody."""
+    alone = task.name if task.sparse else ""
+    return (task.kind, task.group, task.dtype, task.device, alone)
+
+
 def all_plans(problem: Problem, scope: Scope) -> Iterator[Plan]:
     """Yield every plan of a scope once, those that deadlock included.
 
@@ -319,13 +325,13 @@ def all_plans(problem: Problem, scope: Scope) -> Iterator[Plan]:
     all the interleavings of the channels.
     """
     collectives = _collectives(problem)
-    chains: dict[str, dict[tuple[str, str, str], list[str]]] = {}
+    chains: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for name in ready_order(problem):
         task = collectives[name]
         chain = chains.setdefault(problem.channels[task.group], {})
-        chain.setdefault((task.kind, task.group, task.dtype), []).append(name)
+        chain.setdefault(fusion(task), []).append(name)
 
-    def orders(chain: dict[tuple[str, str, str], list[str]]) -> Iterable[list[list[str]]]:
+    def orders(chain: dict[tuple[str, ...], list[str]]) -> Iterable[list[list[str]]]:
         split = compositions if scope == "in-order" else set_partitions
         for pieces in itertools.product(*(list(split(names)) for names in chain.values())):
             if scope == "in-order":

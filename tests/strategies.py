@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from oracles import Scope, Stuck, ready_order, simulate
+from oracles import Scope, Stuck, fusion, ready_order, simulate
 
 from commsched.models import (
     AlphaBeta,
@@ -108,7 +108,11 @@ def random_gradients(
     late = rng.choice((0, 3, 12, 40))
     return [
         Gradient(
-            f"g{k}", rng.choice((0, 1, 2, 3, 5, 8, 12)), rng.randint(0, late), rng.choice(used)
+            f"g{k}",
+            rng.choice((0, 1, 2, 3, 5, 8, 12)),
+            rng.randint(0, late),
+            rng.choice(used),
+            sparse=len(dtypes) > 1 and rng.random() < 0.05,
         )
         for k in range(rng.randint(1, most))
     ]
@@ -164,7 +168,8 @@ def random_step(
         else:
             size = rng.choice((0, 1, 2, 3, 5, 8, 12))
             key: tuple[Any, str, str] = (rng.choice(kinds), rng.choice(groups), rng.choice(dtypes))
-            made.append(Collective(f"a{number}", size, *key, after))
+            device, sparse = rng.choice(("", "", "", "cuda:1")), rng.random() < 0.1
+            made.append(Collective(f"a{number}", size, *key, after, device, sparse))
     listed: list[Task] = [task for task in made if isinstance(task, Compute)]
     for task in made:
         if isinstance(task, Collective):
@@ -200,11 +205,11 @@ def random_plan(rng: random.Random, problem: Problem, scope: Scope = "any") -> P
 
     Some of its launches are held back by ``not_before_ns``.
     """
-    chains: dict[tuple[str, str, str], list[str]] = {}
+    chains: dict[tuple[str, ...], list[str]] = {}
     task_of = {task.name: task for task in problem.collectives}
     for name in ready_order(problem):
         task = task_of[name]
-        chains.setdefault((task.kind, task.group, task.dtype), []).append(name)
+        chains.setdefault(fusion(task), []).append(name)
     fuse = rng.choice((0.0, 0.3, 0.5, 0.8, 1.0))
     queues: list[list[list[str]]] = []
     for names in chains.values():
@@ -293,9 +298,9 @@ def random_chunk_plan(rng: random.Random, problem: Problem) -> Plan:
     Any parts of one fusion key may share a bucket, also several chunks of one collective.
     """
     fuse = rng.choice((0.0, 0.3, 0.6, 0.9))
-    queues: dict[tuple[str, str, str], list[list[tuple[str, Chunk | None]]]] = {}
+    queues: dict[tuple[str, ...], list[list[tuple[str, Chunk | None]]]] = {}
     for task in problem.collectives:
-        buckets = queues.setdefault((task.kind, task.group, task.dtype), [])
+        buckets = queues.setdefault(fusion(task), [])
         for part in random_parts(rng, task.name, task.bytes):
             if buckets and rng.random() < fuse:
                 rng.choice(buckets).append(part)

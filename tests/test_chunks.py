@@ -81,7 +81,7 @@ def assert_same(problem, plan):
 def test_equals_the_second_evaluator(family):
     """On thousands of random problems and plans with chunks both evaluators agree."""
     ran = split = shared = alone = 0
-    for seed in range(1500):
+    for seed in range(2000):
         rng = random.Random(seed)
         problem = family(rng)
         plan = random_chunk_plan(rng, problem)

@@ -28,7 +28,7 @@ from commsched.models import (
     SolverError,
     evaluate,
 )
-from commsched.optimizer import RULES, Bound, Result, Status, closed_form_bound, optimize
+from commsched.optimizer import RULES, Bound, Result, Status, closed_form_bound, ddp, optimize
 from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
 
 
@@ -124,7 +124,7 @@ def test_scaling_time_scales_the_answer_and_names_do_not_matter(problem):
     times = 1000
     slower = GradientProblem(
         [
-            Gradient(f"other {k}", g.bytes, g.ready_ns * times, g.dtype)
+            dataclasses.replace(g, name=f"other {k}", ready_ns=g.ready_ns * times)
             for k, g in enumerate(problem.gradients)
         ],
         AlphaBeta(
@@ -330,3 +330,33 @@ def test_a_plan_is_plain_data():
     """Plans compare and hash by value."""
     assert Plan.of([["a"], ["b"]]) == Plan((Bucket(("a",)), Bucket(("b",))))
     assert len({Plan.of([["a"]]), Plan.of([["a"]])}) == 1
+
+
+@pytest.mark.parametrize("scope", ["in-order", "any"])
+def test_devices_and_sparse_gradients_are_never_fused_with_others(scope):
+    """Whatever the method: a bucket holds one device, and a sparse gradient travels alone."""
+    methods = set()
+    for seed in range(60):
+        rng = random.Random(seed)
+        tasks: list[Compute | Collective] = []
+        for k in range(rng.randint(2, 5)):
+            tasks.append(Compute(f"b{k}", rng.randint(0, 30)))
+            device, sparse = rng.choice(["", "cuda:1"]), rng.random() < 0.3
+            tasks.append(
+                Collective(
+                    f"x{k}", rng.randint(0, 40), after=(f"b{k}",), device=device, sparse=sparse
+                )
+            )
+        if rng.random() < 0.6:
+            tasks.append(Compute("f", 5, after=("x0",)))
+        problem = Problem(tasks, {("dp", "allreduce"): AlphaBeta(0.01, 1)})
+        result = optimize(problem, scope=scope, workers=1)
+        methods.add(result.method)
+        assert result.status is Status.OPTIMAL
+        for bucket in result.plan.buckets:
+            members = [problem.collectives[problem.index[name]] for name in bucket.names]
+            assert len({task.device for task in members}) == 1
+            assert len(members) == 1 or not any(task.sparse for task in members)
+        if scope == "in-order":
+            assert result.lower_bound_ns <= evaluate(problem, ddp(problem, [50])).makespan_ns
+    assert {"recurrence", "cpsat"} <= methods

@@ -1,0 +1,184 @@
+"""Which operation a benchmark's table is of, and over how many ranks, where it does not say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from commsched.models.collectives import KINDS, MAX_RANKS, Kind
+from commsched.problems.bench_tables import Row
+
+_NAMES: Final = {
+    "allreduce": "allreduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallpersonalizedexchange": "all_to_all",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "sendrecv": "send_recv",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+_IN_TEXT = re.compile(
+    r"reduce[_-]?scatter|all[_-]?reduce|all[_-]?gather|all[_-]?to[_-]?all|broadcast|bcast"
+    r"|send[_-]?recv|reduce|gather|scatter"
+)
+_PERF = re.compile(r"\b([a-z_]{4,20})_perf\b")
+_HALF_STEP = 0.005 + 1e-9
+"""Bandwidths are printed with two decimals."""
+
+FACTORS: Final = {
+    "allreduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_to_all": 1,
+    "gather": 1,
+    "scatter": 1,
+    "broadcast": 0,
+    "reduce": 0,
+    "send_recv": 0,
+}
+"""Bus over algorithm bandwidth: 2 stands for 2 (n-1)/n, 1 for (n-1)/n and 0 for 1."""
+_REDUCING = {"allreduce", "reduce_scatter", "reduce", "send_recv"}
+_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+_NOT_IN_PLACE = {"all_to_all", "send_recv"}
+
+
+def operation_named(name: str) -> str | None:
+    """Return the operation that a benchmark's name says, None if there is none such.
+
+    Examples
+    --------
+    >>> operation_named("all_reduce"), operation_named("All-to-All Personalized Exchange")
+    ('allreduce', 'all_to_all')
+    """
+    return _NAMES.get(re.sub(r"[\s_-]", "", name.lower()))
+
+
+def operations_in(text: str) -> set[str]:
+    """Return the operations whose test programs (``all_reduce_perf``) a line names."""
+    found = {operation_named(name) for name in _PERF.findall(text)}
+    return {name for name in found if name is not None}
+
+
+def operation_of_file(name: str) -> str | None:
+    """Return the one operation that a file's name has in it.
+
+    Examples
+    --------
+    >>> operation_of_file("nccl_allreduce.log"), operation_of_file("a_reduce_and_bcast.log")
+    ('allreduce', None)
+    """
+    found = {operation_named(word) for word in _IN_TEXT.findall(name.lower())}
+    return found.pop() if len(found) == 1 else None
+
+
+def kind_of(operation: str | None) -> Kind | None:
+    """Return the operation as a kind of ours; None for a reduce, a gather and a scatter."""
+    return cast(Kind, operation) if operation in KINDS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Bus over algorithm bandwidth, as closely as two decimals tell.
+
+    Attributes
+    ----------
+    low, high
+        The ratio is between them.
+    """
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether the ratio may be this."""
+        return self.low <= value <= self.high
+
+    def ranks(self, operation: str) -> int | None:
+        """Return the only number of ranks that gives the ratio, None if there is none such."""
+        found = self._range(FACTORS.get(operation, 0))
+        if found is None or found[0] != found[1]:
+            return None
+        return found[0]
+
+    def fits(self, operation: str, ranks: int | None) -> bool:
+        """Return whether the operation, over so many ranks if that is known, gives the ratio."""
+        factor = FACTORS[operation]
+        if factor == 0:
+            return self.holds(1)
+        if ranks is not None:
+            return self.holds(factor * (ranks - 1) / ranks)
+        return self._range(factor) is not None
+
+    def _range(self, factor: int) -> tuple[int, int] | None:
+        if factor == 0 or self.low >= factor:
+            return None
+        # ratio = factor (n-1)/n, so n = factor / (factor - ratio)
+        low = max(2, math.ceil(factor / (factor - self.low) - 1e-9))
+        high = MAX_RANKS
+        if self.high < factor:
+            high = min(high, math.floor(factor / (factor - self.high) + 1e-9))
+        return (low, high) if low <= high else None
+
+
+def ratio_of(rows: Iterable[Row]) -> Ratio | None:
+    """Return the ratio that all the rows agree on; None if they do not or say nothing."""
+    low, high = 0.0, math.inf
+    for row in rows:
+        for side in (row.out_of_place, row.in_place):
+            if side is None or side.algbw <= _HALF_STEP:
+                continue
+            low = max(low, (side.busbw - _HALF_STEP) / (side.algbw + _HALF_STEP))
+            high = min(high, (side.busbw + _HALF_STEP) / (side.algbw - _HALF_STEP))
+    if low > high or math.isinf(high):
+        return None
+    return Ratio(low, high)
+
+
+def possible_operations(
+    rows: Sequence[Row], head: Sequence[str], ratio: Ratio | None, ranks: int | None
+) -> set[str]:
+    """Return the operations that a table's columns and bandwidths leave open.
+
+    Parameters
+    ----------
+    rows
+        The table's rows, at least one.
+    head
+        Names of the columns before the times.
+    ratio
+        Bus over algorithm bandwidth, if it is known.
+    ranks
+        Number of ranks, if it is known.
+    """
+    first = rows[0]
+    left = set(FACTORS)
+    rooted = first.root is not None and first.root >= 0
+    left = left & _ROOTED if rooted else left - _ROOTED
+    if first.redop not in (None, "none"):
+        left &= _REDUCING
+    else:
+        left -= _REDUCING - {"send_recv"}
+    if "redop" not in head and "root" not in head:
+        left &= {"all_gather"}
+    elif "redop" in head and first.redop is None:
+        left &= {"all_to_all", "send_recv"}
+    if first.out_of_place.checked:
+        checked = first.in_place is not None and first.in_place.checked
+        left = left - _NOT_IN_PLACE if checked else left
+        if "#wrong" in _names(rows) and not checked:
+            left &= _NOT_IN_PLACE
+    if ratio is not None and ranks != 1:
+        left = {name for name in left if ratio.fits(name, ranks)}
+    return left
+
+
+def _names(rows: Sequence[Row]) -> set[str]:
+    # Only tables with a second half tell by it whether the operation can run in place.
+    return {"#wrong"} if any(row.in_place is not None for row in rows) else set()
