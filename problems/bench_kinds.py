@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, cast
 
 from commsched.models.collectives import KINDS, MAX_RANKS, Kind
@@ -66,16 +67,16 @@ def operations_in(text: str) -> set[str]:
     return {name for name in found if name is not None}
 
 
-def operation_of_file(name: str) -> str | None:
-    """Return the one operation that a file's name has in it.
+def operations_of_file(path: str) -> set[str]:
+    """Return the operations that a file's name has in it.
 
     Examples
     --------
-    >>> operation_of_file("nccl_allreduce.log"), operation_of_file("a_reduce_and_bcast.log")
-    ('allreduce', None)
+    >>> operations_of_file("runs/nccl_allreduce.log"), operations_of_file("log.txt")
+    ({'allreduce'}, set())
     """
-    found = {operation_named(word) for word in _IN_TEXT.findall(name.lower())}
-    return found.pop() if len(found) == 1 else None
+    found = {operation_named(word) for word in _IN_TEXT.findall(Path(path).name.lower())}
+    return {name for name in found if name is not None}
 
 
 def kind_of(operation: str | None) -> Kind | None:
@@ -155,8 +156,17 @@ def possible_operations(
     ratio
         Bus over algorithm bandwidth, if it is known.
     ranks
-        Number of ranks, if it is known.
+        Number of ranks, if it is known. Where no operation over so many ranks gives the ratio,
+        the ratio alone counts.
     """
+    left = _by_columns(rows, head)
+    if ratio is None or ranks == 1:
+        return left
+    found = {name for name in left if ratio.fits(name, ranks)}
+    return found or {name for name in left if ratio.fits(name, None)}
+
+
+def _by_columns(rows: Sequence[Row], head: Sequence[str]) -> set[str]:
     first = rows[0]
     left = set(FACTORS)
     rooted = first.root is not None and first.root >= 0
@@ -169,16 +179,38 @@ def possible_operations(
         left &= {"all_gather"}
     elif "redop" in head and first.redop is None:
         left &= {"all_to_all", "send_recv"}
-    if first.out_of_place.checked:
-        checked = first.in_place is not None and first.in_place.checked
-        left = left - _NOT_IN_PLACE if checked else left
-        if "#wrong" in _names(rows) and not checked:
-            left &= _NOT_IN_PLACE
-    if ratio is not None and ranks != 1:
-        left = {name for name in left if ratio.fits(name, ranks)}
+    if first.out_of_place.checked and first.in_place is not None:
+        # What cannot run in place has no result to check there.
+        left = left - _NOT_IN_PLACE if first.in_place.checked else left & _NOT_IN_PLACE
     return left
 
 
-def _names(rows: Sequence[Row]) -> set[str]:
-    # Only tables with a second half tell by it whether the operation can run in place.
-    return {"#wrong"} if any(row.in_place is not None for row in rows) else set()
+def choose_operation(
+    possible: set[str], hints: Iterable[tuple[set[str], str]]
+) -> tuple[str | None, str | None]:
+    """Return the operation among the possible ones, and how it was found if that is a guess.
+
+    Parameters
+    ----------
+    possible
+        What columns and bandwidths leave open.
+    hints
+        Operations named somewhere, with the place, the best first; a hint that does not fit is
+        not followed.
+
+    Examples
+    --------
+    >>> choose_operation({"all_gather", "all_to_all"}, [({"all_gather"}, "the file's name")])
+    ('all_gather', "taken for all_gather, from the file's name")
+    """
+    for named, place in hints:
+        found = named & possible
+        if len(found) == 1:
+            (operation,) = found
+            how = None if len(possible) == 1 else f"taken for {operation}, from {place}"
+            return operation, how
+    if len(possible) == 1:
+        (operation,) = possible
+        return operation, f"taken for {operation}, from its columns and bandwidths"
+    some = f": one of {', '.join(sorted(possible))}" if possible else ""
+    return None, f"the operation is not known{some}"
