@@ -1,4 +1,4 @@
-"""The command line: ``commsched plan | compare | evaluate | verify | import``.
+"""The command line: ``commsched plan | compare | evaluate | verify | import | fit``.
 
 Results go to standard output, messages to standard error. Exit codes: 0 a plan was found or holds,
 2 the input is at fault (one line says how), 3 infeasible, 4 the limit was reached without a plan.
@@ -19,6 +19,7 @@ from commsched.documents import (
     plan_document,
     timeline_document,
 )
+from commsched.fitting import fit_command
 from commsched.models import AlphaBeta, CostCurve, Problem, Timeline, evaluate
 from commsched.models.errors import (
     DeadlockError,
@@ -307,6 +308,9 @@ def _is_same_file(out: Path, file: str) -> bool:
         return out.samefile(file)
     except (OSError, ValueError):  # one is not there, or is no path at all
         return False
+
+
+app.command("fit")(fit_command)
 
 
 def _load(

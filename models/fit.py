@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from heapq import merge
 
 import numpy as np
 import numpy.typing as npt
@@ -113,12 +114,13 @@ def fit_alpha_beta(points: Iterable[tuple[int, Number]]) -> Fit:
 def fit_piecewise(points: Iterable[tuple[int, Number]], max_error: float = 0.05) -> Fit:
     """Fit straight pieces through measured points: as few as keep the relative error.
 
-    Times that fall with size are pooled first (isotonic regression of the logarithm of time,
-    each size weighted with the number of its measurements), for the cost of a launch must not
-    fall. Then, of all curves whose corners are (pooled) points and that are within ``max_error``
-    of every (pooled) point, one with the fewest pieces is taken, and among those one with the
-    least sum of squared relative errors. Where pooling moved a point the error against the
-    measurement can be larger than the bound; ``Fit.max_error`` says what it really is.
+    Times that fall with size are pooled first, for the cost of a launch must not fall: isotonic
+    regression with the least sum of ``|log(pooled / measured)|``, each size weighted with the
+    number of its measurements, so that one outlier (a first launch that was not warm) does not
+    spoil its neighbours. Then, of all curves whose corners are (pooled) points and that are
+    within ``max_error`` of every (pooled) point, one with the fewest pieces is taken, and among
+    those one with the least sum of squared relative errors. Where pooling moved a point the
+    error against the measurement can be larger; ``Fit.max_error`` says what it really is.
 
     Parameters
     ----------
@@ -153,15 +155,10 @@ def fit_piecewise(points: Iterable[tuple[int, Number]], max_error: float = 0.05)
     corners = _fewest(x, y, float(bound))
     curve = PiecewiseLinear(tuple((sizes[k], float(pooled[k])) for k in corners))
     fit = _judged(curve, len(corners) - 1, sizes, times, notes)
-    if fit.max_error <= float(bound) + _TOLERANCE:
+    if fit.max_error <= bound + _TOLERANCE:
         return fit
-    return _judged(
-        curve,
-        len(corners) - 1,
-        sizes,
-        times,
-        [*notes, f"an error of {float(bound):.1%} cannot be kept where times fall with size"],
-    )
+    note = f"an error of {float(bound):.1%} cannot be kept where times fall with size"
+    return replace(fit, notes=(*fit.notes, note))
 
 
 def _merged(points: Iterable[tuple[int, Number]]) -> tuple[list[int], list[Fraction], list[str]]:
@@ -187,24 +184,22 @@ def _merged(points: Iterable[tuple[int, Number]]) -> tuple[list[int], list[Fract
 def _pooled(
     sizes: Sequence[int], times: Sequence[Fraction], counts: Sequence[int], notes: list[str]
 ) -> list[Fraction]:
-    """Return times that do not fall; neighbours that did share their geometric mean."""
-    blocks: list[tuple[float, int, int]] = []  # mean logarithm, weight, number of sizes
+    """Return times that do not fall; neighbours that did share their median."""
+    blocks: list[tuple[float, list[tuple[float, int]]]] = []  # median, sorted times with counts
     for time, count in zip(times, counts, strict=True):
-        mean, weight, width = math.log(time), count, 1
-        while blocks and blocks[-1][0] > mean:
-            before, before_weight, before_width = blocks.pop()
-            mean = (before * before_weight + mean * weight) / (before_weight + weight)
-            weight += before_weight
-            width += before_width
-        blocks.append((mean, weight, width))
+        members = [(float(time), count)]
+        while blocks and blocks[-1][0] > _median(members):
+            members = list(merge(blocks.pop()[1], members))
+        blocks.append((_median(members), members))
     result: list[Fraction] = []
     pools = []
-    for mean, _, width in blocks:
+    for median, members in blocks:
+        width = len(members)
         first, last = len(result), len(result) + width - 1
         if width == 1:
             result.append(times[first])
             continue
-        us = _three_decimals(math.exp(mean))
+        us = _three_decimals(median)
         part = times[first : last + 1]
         pools.append(
             f"{sizes[first]} to {sizes[last]} bytes: {width} times that fall with size, "
@@ -214,10 +209,23 @@ def _pooled(
     notes += pools[:_SHOWN_POOLS]
     if len(pools) > _SHOWN_POOLS:
         notes.append(f"{len(pools) - _SHOWN_POOLS} more ranges of falling times are pooled")
-    # Rounding may have put a mean a hair beyond its neighbour.
+    # Rounding may have put a median a hair beyond its neighbour.
     for k in range(1, len(result)):
         result[k] = max(result[k], result[k - 1])
     return result
+
+
+def _median(members: Sequence[tuple[float, int]]) -> float:
+    """Return the median of sorted times with counts; between two, their geometric mean."""
+    half = sum(count for _, count in members) / 2
+    seen = 0
+    for k, (time, count) in enumerate(members):
+        seen += count
+        if seen > half:
+            return time
+        if seen == half:
+            return math.sqrt(time * members[k + 1][0])
+    raise AssertionError("unreachable")
 
 
 def _fewest(x: FloatArray, y: FloatArray, bound: float) -> list[int]:
@@ -232,7 +240,7 @@ def _fewest(x: FloatArray, y: FloatArray, bound: float) -> list[int]:
         slack = (bound + _TOLERANCE) * y[i + 1 :] / run
         low = np.maximum.accumulate(slopes - slack)
         high = np.minimum.accumulate(slopes + slack)
-        for j in np.flatnonzero((low <= slopes) & (slopes <= high)) + i + 1:
+        for j in (np.flatnonzero((low <= slopes) & (slopes <= high)) + i + 1).tolist():
             if pieces[i] + 1 < pieces[j]:
                 pieces[j] = pieces[i] + 1
                 before[j] = [i]

@@ -1,7 +1,7 @@
 """Where steps come from: problem files, builders, and readers of other programs' files."""
 
 from commsched.problems.builders import gradient_problem
-from commsched.problems.cost_rows import read_costs
+from commsched.problems.cost_rows import read_costs, write_costs
 from commsched.problems.digest import problem_digest
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
@@ -23,5 +23,6 @@ __all__ = [
     "read_costs",
     "read_plan",
     "read_problem",
+    "write_costs",
     "write_problem",
 ]

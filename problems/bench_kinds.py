@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from commsched.models.collectives import KINDS, MAX_RANKS, Kind
 from commsched.problems.bench_tables import Row
@@ -32,6 +34,8 @@ _IN_TEXT = re.compile(
 _PERF = re.compile(r"\b([a-z_]{4,20})_perf\b")
 _HALF_STEP = 0.005 + 1e-9
 """Bandwidths are printed with two decimals."""
+
+_MANY_RANKS = 256
 
 FACTORS: Final = {
     "allreduce": 2,
@@ -81,7 +85,7 @@ def operations_of_file(path: str) -> set[str]:
 
 def kind_of(operation: str | None) -> Kind | None:
     """Return the operation as a kind of ours; None for a reduce, a gather and a scatter."""
-    return cast(Kind, operation) if operation in KINDS else None
+    return operation if operation in KINDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,29 @@ class Ratio:
         return (low, high) if low <= high else None
 
 
+def ranks_listed(listed: AbstractSet[tuple[int, int]]) -> tuple[int | None, str | None]:
+    """Return the ranks of one group out of pairs of group and rank, and a remark on them.
+
+    Examples
+    --------
+    >>> ranks_listed({(0, 0), (0, 1)}), ranks_listed(set())
+    ((2, None), (None, None))
+    """
+    if not listed:
+        return None, None
+    groups = Counter(group for group, _ in listed)
+    if len(groups) > 1:
+        sizes = set(groups.values())
+        return (
+            sizes.pop() if len(sizes) == 1 else None,
+            f"{len(groups)} groups of ranks run at the same time",
+        )
+    last = max(rank for _, rank in listed)
+    if len(listed) == last + 1:
+        return last + 1, None
+    return last + 1, f"{len(listed)} ranks are listed, the last is number {last}"
+
+
 def ratio_of(rows: Iterable[Row]) -> Ratio | None:
     """Return the ratio that all the rows agree on; None if they do not or say nothing."""
     low, high = 0.0, math.inf
@@ -163,7 +190,10 @@ def possible_operations(
     if ratio is None or ranks == 1:
         return left
     found = {name for name in left if ratio.fits(name, ranks)}
-    return found or {name for name in left if ratio.fits(name, None)}
+    found = found or {name for name in left if ratio.fits(name, None)}
+    likelier = {name for name in found if FACTORS[name] != 1}
+    # (n-1)/n of very many ranks cannot be told from 1, which is then the likelier.
+    return likelier if likelier and ratio.low > 1 - 1 / _MANY_RANKS else found
 
 
 def _by_columns(rows: Sequence[Row], head: Sequence[str]) -> set[str]:

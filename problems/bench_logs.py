@@ -20,6 +20,7 @@ from commsched.problems.bench_kinds import (
     operations_in,
     operations_of_file,
     possible_operations,
+    ranks_listed,
     ratio_of,
 )
 from commsched.problems.bench_tables import (
@@ -39,6 +40,7 @@ from commsched.problems.trace_bytes import read_trace_bytes
 
 MAX_LOG_BYTES = 64 * MIB
 """The longest log that is read, decompressed."""
+MAX_LINES = 4_000_000
 MAX_ROWS = 200_000
 MAX_TABLES = 2_000
 _MAX_RANK_LINES = 2**20
@@ -207,6 +209,8 @@ class _Reader:
 
     def take(self, number: int, line: str) -> None:
         """Read one line."""
+        if number > MAX_LINES:
+            raise InputError(f"{self.source}: more than {MAX_LINES} lines")
         self.lines = number
         text = unprefixed(line)
         if not text:
@@ -314,7 +318,9 @@ class _Reader:
     def _nccl_table(self, table: _Open, columns: Columns) -> BenchmarkTable:
         where = f"line {table.line}"
         ratio = ratio_of(table.rows)
-        counted = self._counted(where)
+        counted, remark = ranks_listed(self.ranks)
+        if remark is not None:
+            self.notes.append(f"{where}: {remark}")
         possible = possible_operations(table.rows, columns.head, ratio, counted)
         operation = self.started
         if operation is None:
@@ -359,20 +365,6 @@ class _Reader:
         if any((row.dtype, row.redop) != (rows[0].dtype, rows[0].redop) for row in rows):
             self.notes.append(f"{where}: the table mixes types or reductions")
         return rows[0].dtype if all(row.dtype == rows[0].dtype for row in rows) else "several"
-
-    def _counted(self, where: str) -> int | None:
-        """Return the ranks of one group, as the lines before the table list them."""
-        if not self.ranks:
-            return None
-        groups = Counter(group for group, _ in self.ranks)
-        if len(groups) > 1:
-            sizes = set(groups.values())
-            self.notes.append(f"{where}: {len(groups)} groups of ranks run at the same time")
-            return sizes.pop() if len(sizes) == 1 else None
-        count, last = len(self.ranks), max(rank for _, rank in self.ranks)
-        if count != last + 1:
-            self.notes.append(f"{where}: {count} ranks are listed, the last is number {last}")
-        return last + 1
 
     def finish(self) -> BenchmarkLog:
         """Return the log, or refuse one without a table."""

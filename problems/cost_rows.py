@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from commsched.models import AlphaBeta, BusBandwidth, CostCurve, Kind, PiecewiseLinear, StepTable
 from commsched.models.errors import InputError
 from commsched.models.units import exact
-from commsched.problems.files import decode, read_bytes
+from commsched.problems.files import decode, read_bytes, write_bytes
 from commsched.problems.schema import COSTS_FORMAT, VERSION, CostRow, CostsFile, Head
 
 FORMS = {
@@ -110,6 +111,19 @@ def read_costs(path: str | Path) -> CostCurve:
     check_head(decode(data, Head, path), COSTS_FORMAT, path)
     file = decode(data, CostsFile, path)
     return curve_from_row(file.allreduce, "allreduce", f"{path}: allreduce")
+
+
+def write_costs(curve: CostCurve, path: str | Path, name: str) -> None:
+    """Write the cost file of an all-reduce, at once or not at all.
+
+    Raises
+    ------
+    InputError
+        If the curve has no form in files or the file cannot be written.
+    """
+    row = row_from_curve(curve, "allreduce")
+    file = CostsFile(COSTS_FORMAT, VERSION, row, name)
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
 
 
 def check_head(head: Head, expected: str, path: str | Path) -> None:
