@@ -6,7 +6,6 @@ carries one fusion key with an affine cost, else by the prefix recurrence.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from commsched.optimizer.prefix import (
     Chain,
     best_prefix_plan,
     is_small_enough,
-    unrounded_end,
+    unrounded,
 )
 from commsched.optimizer.recurrence import AffineChain
 from commsched.optimizer.result import Bound, Scope
@@ -62,10 +61,21 @@ def why_not_exact(problem: Problem, scope: Scope) -> str | None:
     return None
 
 
-def exact_plan(problem: Problem, scope: Scope = "in-order") -> ExactPlan:
-    """Return the optimal plan of a problem for which :func:`why_not_exact` returned None."""
+def exact_plan(problem: Problem, scope: Scope = "in-order", *, whole_ns: bool = True) -> ExactPlan:
+    """Return the optimal plan of a problem for which :func:`why_not_exact` returned None.
+
+    Parameters
+    ----------
+    problem, scope
+        The problem and which plans count.
+    whole_ns
+        Whether small channels are solved in whole nanoseconds. In scope ``any`` the bound is on
+        unrounded times, and then only the plan for unrounded times is sure to be within rounding
+        of it.
+    """
     channels = [
-        _Channel(problem, keys, scope) for _, keys in sorted(_keys_of_channel(problem).items())
+        _Channel(problem, keys, scope, whole_ns)
+        for _, keys in sorted(_keys_of_channel(problem).items())
     ]
     makespan_ns = max(problem.compute_ns, *(channel.end_ns for channel in channels))
     buckets = [bucket for channel in channels for bucket in channel.buckets(makespan_ns)]
@@ -93,7 +103,9 @@ class _Channel:
     ``end_ns`` is the end of the plan that was found, ``least_end_ns`` what is proved of all plans.
     """
 
-    def __init__(self, problem: Problem, keys: Sequence[FusionKey], scope: Scope) -> None:
+    def __init__(
+        self, problem: Problem, keys: Sequence[FusionKey], scope: Scope, whole_ns: bool
+    ) -> None:
         self.problem = problem
         self.chains = [problem.chains[key] for key in keys]
         curves = [problem.cost(key) for key in keys]
@@ -102,18 +114,24 @@ class _Channel:
         self.fewest = True
         pieces = [curve.affine for curve in curves]
         rounds = any(piece is None or piece.scale > 1 for piece in pieces)
-        small = sum(map(len, sizes)) <= MAX_WHOLE_NS
+        small = whole_ns and sum(map(len, sizes)) <= MAX_WHOLE_NS
         self.linear = len(keys) == 1 and pieces[0] is not None and not (rounds and small)
         if self.linear and pieces[0] is not None:
             self.affine = AffineChain(ready[0], sizes[0], pieces[0])
-            self.unrounded = self.affine.earliest_end()
-            self.end_ns = self.least_end_ns = -(-self.unrounded // pieces[0].scale)
+            self.earliest = self.affine.earliest_end()
+            self.end_ns = self.least_end_ns = -(-self.earliest // pieces[0].scale)
             return
         self.inputs = [Chain(r, s, c) for r, s, c in zip(ready, sizes, curves, strict=True)]
-        self.found = best_prefix_plan(self.inputs)
-        self.end_ns = self.least_end_ns = self.found.end_ns
+        self.scale = 1
         if scope == "any" and rounds:
-            self.least_end_ns = math.ceil(unrounded_end(self.inputs))
+            scaled, scale = unrounded(self.inputs)
+            if not whole_ns:
+                self.inputs, self.scale = scaled, scale
+            self.least_end_ns = -(-best_prefix_plan(scaled).end_ns // scale)
+        self.found = best_prefix_plan(self.inputs)
+        self.end_ns = -(-self.found.end_ns // self.scale)
+        if scope != "any" or not rounds:
+            self.least_end_ns = self.end_ns
 
     def buckets(self, deadline_ns: int) -> list[Bucket]:
         """Return the buckets that end by the deadline with the fewest launches."""
@@ -121,7 +139,7 @@ class _Channel:
             cuts = [(0, i, j) for i, j in self._linear_cuts(deadline_ns)]
         else:
             if self.end_ns < deadline_ns:
-                self.found = best_prefix_plan(self.inputs, deadline_ns)
+                self.found = best_prefix_plan(self.inputs, deadline_ns * self.scale)
             self.fewest = self.found.fewest
             cuts = self.found.buckets
         name_of = self.problem.names.__getitem__
@@ -133,11 +151,11 @@ class _Channel:
     def _linear_cuts(self, deadline_ns: int) -> list[tuple[int, int]]:
         scale = self.affine.scale
         if deadline_ns == self.end_ns:
-            ends = self.affine.fewest_launches(self.unrounded)
+            ends = self.affine.fewest_launches(self.earliest)
         else:
             ends = self.affine.fewest_launches(deadline_ns * scale)
             # Rounding each launch up may pass a deadline that something else sets: leave room.
             with_room = (deadline_ns - len(ends)) * scale
-            if self.affine.rounded_end_ns(ends) > deadline_ns and with_room >= self.unrounded:
+            if self.affine.rounded_end_ns(ends) > deadline_ns and with_room >= self.earliest:
                 ends = self.affine.fewest_launches(with_room)
         return list(zip([0, *ends], ends, strict=False))

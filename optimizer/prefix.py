@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -97,20 +96,19 @@ def best_prefix_plan(chains: Sequence[Chain], deadline_ns: int = 0) -> PrefixPla
     return PrefixPlan(optimum, search.forward(levels), fewest=True)
 
 
-def unrounded_end(chains: Sequence[Chain]) -> Fraction:
-    """Return the least end of all launches if launches were not rounded, in nanoseconds.
+def unrounded(chains: Sequence[Chain]) -> tuple[list[Chain], int]:
+    """Return chains whose times are whole numbers without any rounding, and how many make 1 ns.
 
-    Needs affine costs. It bounds the plans of scope ``any``, too, which rounding can help.
+    Needs affine costs. What is found for them bounds the plans of scope ``any``, too, which rounding
+    can help.
     """
     pieces = [piece for chain in chains for piece in chain.cost.pieces]
     scale = math.lcm(*(piece.scale for piece in pieces))
-    search = _Search(
-        [
-            Chain([ready * scale for ready in chain.ready_ns], chain.sizes, _Scaled(piece, scale))
-            for chain, piece in zip(chains, pieces, strict=True)
-        ]
-    )
-    return Fraction(int(search.earliest()[tuple(len(chain.sizes) for chain in chains)]), scale)
+    scaled = [
+        Chain([ready * scale for ready in chain.ready_ns], chain.sizes, _Scaled(piece, scale))
+        for chain, piece in zip(chains, pieces, strict=True)
+    ]
+    return scaled, scale
 
 
 class _Scaled(CostCurve):

@@ -360,3 +360,18 @@ def test_devices_and_sparse_gradients_are_never_fused_with_others(scope):
         if scope == "in-order":
             assert result.lower_bound_ns <= evaluate(problem, ddp(problem, [50])).makespan_ns
     assert {"recurrence", "cpsat"} <= methods
+
+
+def test_rounding_never_makes_a_proved_plan_look_unproved():
+    """Scope any, start-ups that are no whole nanoseconds, several keys: optimal, and never an error."""
+    for seed in range(400):
+        rng = random.Random(seed)
+        tasks: list[Compute | Collective] = []
+        for k in range(rng.randint(2, 5)):
+            tasks.append(Compute(f"b{k}", rng.choice((0, 0, 1, 2, 8)), stream=f"s{k % 2}"))
+            dtype = rng.choice(("float32", "float16"))
+            tasks.append(
+                Collective(f"x{k}", rng.choice((0, 1, 2, 3, 5)), dtype=dtype, after=(f"b{k}",))
+            )
+        cost = AlphaBeta(rng.choice((0.0005, 0.0125, 0.001)), rng.choice((3, 0.3, 0.7)))
+        check(Problem(tasks, {("dp", "allreduce"): cost}), "any", "auto")
