@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from commsched.models.collectives import KINDS, Kind
+from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import CycleError, InputError
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
@@ -294,6 +294,3 @@ def _channel_of_group(groups: set[str], channels: Mapping[str, Sequence[str]]) -
             )
         channel_of[group] = group
     return channel_of
-
-
-__all__ = ["KINDS", "Costs", "Nominal", "Problem", "check_cost"]

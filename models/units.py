@@ -13,7 +13,6 @@ from fractions import Fraction
 
 from commsched.models.errors import InputError
 
-KIB = 1024
 MIB = 1024 * 1024
 GIB = 1024 * 1024 * 1024
 NS_PER_US = 1_000

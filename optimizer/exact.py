@@ -14,6 +14,7 @@ from commsched.models.plan import Bucket
 from commsched.optimizer.prefix import (
     Chain,
     best_prefix_plan,
+    earliest_end,
     is_small_enough,
     unrounded,
 )
@@ -127,7 +128,7 @@ class _Channel:
             scaled, scale = unrounded(self.inputs)
             if not whole_ns:
                 self.inputs, self.scale = scaled, scale
-            self.least_end_ns = -(-best_prefix_plan(scaled).end_ns // scale)
+            self.least_end_ns = -(-earliest_end(scaled) // scale)
         self.found = best_prefix_plan(self.inputs)
         self.end_ns = -(-self.found.end_ns // self.scale)
         if scope != "any" or not rounds:

@@ -88,12 +88,24 @@ def best_prefix_plan(chains: Sequence[Chain], deadline_ns: int = 0) -> PrefixPla
     """
     search = _Search(chains)
     earliest = search.earliest()
-    shape = earliest.shape
-    optimum = int(earliest[tuple(length - 1 for length in shape)])
+    optimum = search.end(earliest)
     levels = search.latest_levels(max(optimum, deadline_ns))
     if levels is None:
         return PrefixPlan(optimum, search.trace(earliest), fewest=False)
     return PrefixPlan(optimum, search.forward(levels), fewest=True)
+
+
+def earliest_end(chains: Sequence[Chain]) -> int:
+    """Return the least end of all launches, without a plan that attains it.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta
+    >>> earliest_end([Chain([10, 20], [5, 5], AlphaBeta(0.003, 1))])
+    28
+    """
+    search = _Search(chains)
+    return search.end(search.earliest())
 
 
 def unrounded(chains: Sequence[Chain]) -> tuple[list[Chain], int]:
@@ -170,6 +182,10 @@ class _Search:
             if options:
                 table[state] = min(options)
         return table
+
+    def end(self, table: Array) -> int:
+        """Return F of the state in which everything has been sent."""
+        return int(table[tuple(len(chain.sizes) for chain in self.chains)])
 
     def latest_levels(self, deadline: int) -> list[Array] | None:
         """Return D_0, D_1, ... up to the first level at which nothing needs to be sent yet."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
-from commsched.models import Plan, Problem
+from commsched.models import Plan, Problem, close_at_or_above
 from commsched.models.errors import InputError
 from commsched.models.knob import Setting
 from commsched.models.units import MIB
@@ -22,17 +23,6 @@ from commsched.optimizer.rules.common import allreduce_only
 
 FIRST_CAP_BYTES = MIB
 CAP_BYTES = 25 * MIB
-
-
-class _Open:
-    """A bucket that is being filled: members, bytes, and the number of its cap."""
-
-    __slots__ = ("members", "number", "size")
-
-    def __init__(self) -> None:
-        self.members: list[int] = []
-        self.size = 0
-        self.number = 0
 
 
 def assign(
@@ -80,25 +70,23 @@ def assign(
     """
     if not caps:
         raise InputError("caps: at least one is needed")
-    last = len(caps) - 1
     closed: list[list[int]] = []
-    open_of: dict[Hashable, _Open] = {}
-    for index, (size, key) in enumerate(zip(sizes, keys, strict=True)):
+    chains: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
         if sparse and sparse[index]:
             closed.append([index])
-            continue
-        bucket = open_of.get(key)
-        if bucket is None:
-            bucket = open_of[key] = _Open()
-        bucket.members.append(index)
-        bucket.size += size
-        if bucket.size >= caps[bucket.number]:
-            closed.append(bucket.members)
-            bucket.members = []
-            bucket.size = 0
-            bucket.number = min(bucket.number + 1, last)
-    left = [bucket.members for bucket in open_of.values() if bucket.members]
-    return closed + sorted(left)
+        else:
+            chains.setdefault(key, []).append(index)
+    left: list[list[int]] = []
+    for chain in chains.values():
+        own = [sizes[index] for index in chain]
+        ends = close_at_or_above(own, caps)
+        closed += [chain[begin:end] for begin, end in pairwise([0, *ends])]
+        # Only the last bucket of a key can be unfinished.
+        begin = ends[-2] if len(ends) > 1 else 0
+        if not sum(own[begin:]) >= caps[min(len(ends), len(caps)) - 1]:
+            left.append(closed.pop())
+    return sorted(closed, key=lambda bucket: bucket[-1]) + sorted(left)
 
 
 def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
