@@ -1,15 +1,16 @@
-"""What a reader gets out of a recording: the gradients, what was really launched, and a report."""
+"""What a reader gets out of a recording: the step, what was really launched, and a report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.gradients import GradientProblem
 from commsched.models.plan import Bucket, Plan
-from commsched.models.step import Gradient
+from commsched.models.problem import Costs, Problem
+from commsched.models.step import Collective, Gradient, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class RecordedStep:
         Which step of the recording this is.
     report
         What was read, kept, dropped and assumed.
+    ranks
+        Number of ranks that share the gradients; None if that was not recorded.
     """
 
     name: str
@@ -115,6 +118,7 @@ class RecordedStep:
     backward_end_ns: int
     step_name: str
     report: ImportReport
+    ranks: int | None = None
 
     def problem(self, cost: CostCurve) -> GradientProblem:
         """Return the problem of planning this step's all-reduces.
@@ -133,6 +137,21 @@ class RecordedStep:
         )
 
     @property
+    def needs(self) -> Mapping[tuple[str, Kind], int | None]:
+        """The group and kind whose cost the problem needs, with the number of ranks if known."""
+        return {("dp", "allreduce"): self.ranks}
+
+    def with_costs(self, costs: Costs) -> Problem:
+        """Return the problem of planning this step.
+
+        Parameters
+        ----------
+        costs
+            A curve for each of :attr:`needs`.
+        """
+        return self.problem(costs["dp", "allreduce"])
+
+    @property
     def plan(self) -> Plan | None:
         """The plan that really ran; None unless every gradient is in exactly one exact launch."""
         members = sorted(name for launch in self.launches for name in launch.names)
@@ -141,3 +160,69 @@ class RecordedStep:
         if not all(launch.exact and launch.names for launch in self.launches):
             return None
         return Plan(tuple(Bucket(launch.names) for launch in self.launches))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGraph:
+    """One recorded training step in general form: what ran, and what waited for what.
+
+    Attributes
+    ----------
+    name
+        A title for people.
+    tasks
+        Compute tasks, those of one stream in the order in which it ran them, and collectives.
+    launches
+        What was really launched, in order of issue; ``names`` are collectives of ``tasks``. Empty
+        where the source says nothing of it (a workload that nobody ran).
+    step_name
+        Which step of the recording this is.
+    report
+        What was read, kept, dropped and assumed.
+    channels
+        Channel -> the groups that share it; a group that is not listed has one of its own.
+    ranks
+        Number of ranks of each group, where known.
+    end_ns
+        When the step ended as recorded, in nanoseconds from its start; None if not recorded.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    launches: tuple[RecordedLaunch, ...]
+    step_name: str
+    report: ImportReport
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    end_ns: int | None = None
+
+    @property
+    def needs(self) -> Mapping[tuple[str, Kind], int | None]:
+        """Each (group, kind) whose cost the problem needs, with the number of ranks if known."""
+        return {
+            (task.group, task.kind): self.ranks.get(task.group)
+            for task in self.tasks
+            if isinstance(task, Collective)
+        }
+
+    def with_costs(self, costs: Costs) -> Problem:
+        """Return the problem of planning this step.
+
+        Parameters
+        ----------
+        costs
+            A curve for each of :attr:`needs`.
+        """
+        return Problem(self.tasks, costs, channels=self.channels, name=self.name)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that really ran; None unless every collective is in exactly one launch."""
+        members = sorted(name for launch in self.launches for name in launch.names)
+        if members != sorted(task.name for task in self.tasks if isinstance(task, Collective)):
+            return None
+        return Plan(tuple(Bucket(launch.names) for launch in self.launches))
+
+
+Recording = RecordedStep | RecordedGraph
+"""What every reader returns."""

@@ -1,0 +1,120 @@
+"""What a network's launches cost, by kind, group and number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from commsched.models import CostCurve, Kind
+from commsched.models.errors import InputError
+from commsched.models.problem import Costs
+
+Need = tuple[str, Kind]
+"""A process group and a kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCurve:
+    """What one kind of collective costs.
+
+    Attributes
+    ----------
+    cost
+        The curve.
+    kind
+        The kind that it is for; None if it stands for every kind.
+    ranks
+        Number of ranks that it was measured with; None if that is not known.
+    nodes
+        Number of nodes; None if that is not known.
+    group
+        The process group that it is for; empty if any.
+    source, date, tool
+        Where it comes from; empty if that is not known.
+    mean_error, max_error
+        Relative error against what was measured; None if it was stated and not fitted.
+    """
+
+    cost: CostCurve
+    kind: Kind | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+    group: str = ""
+    source: str = ""
+    date: str = ""
+    tool: str = ""
+    mean_error: float | None = None
+    max_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The curves of a network.
+
+    Attributes
+    ----------
+    curves
+        Any number of them.
+    name
+        A title for people.
+    any_ranks
+        Whether a curve may stand for another number of ranks than it was measured with.
+    """
+
+    curves: tuple[NetworkCurve, ...]
+    name: str = ""
+    any_ranks: bool = False
+
+    @classmethod
+    def uniform(cls, cost: CostCurve) -> Network:
+        """Return a network in which every kind costs the same, whatever the number of ranks."""
+        return cls((NetworkCurve(cost),))
+
+    def costs(self, needs: Mapping[Need, int | None], what: str) -> tuple[Costs, tuple[str, ...]]:
+        """Return the curve of each (group, kind), and sentences on what was taken for granted.
+
+        A curve for the group comes first, then one for its number of ranks, then one of unknown
+        ranks; one for every kind stands in where the kind has none.
+
+        Parameters
+        ----------
+        needs
+            The pairs that occur, with the group's number of ranks where that is known.
+        what
+            What needs them, for messages.
+
+        Raises
+        ------
+        InputError
+            If a pair has no curve, or only curves of other numbers of ranks.
+        """
+        costs: dict[Need, CostCurve] = {}
+        notes: list[str] = []
+        for (group, kind), ranks in needs.items():
+            costs[group, kind] = self._curve(group, kind, ranks, what, notes).cost
+        return costs, tuple(dict.fromkeys(notes))
+
+    def _curve(
+        self, group: str, kind: Kind, ranks: int | None, what: str, notes: list[str]
+    ) -> NetworkCurve:
+        found = [c for c in self.curves if c.kind in (kind, None) and c.group in (group, "")]
+        if not found:
+            have = ", ".join(sorted({c.kind or "any kind" for c in self.curves})) or "nothing"
+            raise InputError(f"{what}: has {kind} in group {group!r}, costs are given for {have}")
+
+        def distance(curve: NetworkCurve) -> tuple[bool, bool, bool, int]:
+            known = curve.ranks is not None and ranks is not None
+            apart = abs(curve.ranks - ranks) if curve.ranks and ranks else 0
+            return (curve.group == "", curve.kind is None, known and apart > 0, apart)
+
+        best = min(found, key=distance)
+        if best.kind is None:
+            notes.append("every kind of collective is priced alike, by bytes over one bandwidth")
+        if best.ranks is not None and ranks is not None and best.ranks != ranks:
+            text = f"{kind} in group {group!r} of {ranks} ranks, its cost is of {best.ranks} ranks"
+            if not self.any_ranks:
+                raise InputError(f"{what}: {text}; --any-ranks takes it all the same")
+            notes.append(f"{text}: taken all the same")
+        elif best.ranks is not None and ranks is None:
+            notes.append(f"{kind} in group {group!r}: its cost is of {best.ranks} ranks")
+        return best
