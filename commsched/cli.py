@@ -20,7 +20,7 @@ from commsched.documents import (
     timeline_document,
 )
 from commsched.fitting import fit_command
-from commsched.models import AlphaBeta, CostCurve, Problem, Timeline, evaluate
+from commsched.models import Problem, Timeline, evaluate
 from commsched.models.errors import (
     DeadlockError,
     InputError,
@@ -38,19 +38,10 @@ from commsched.optimizer import (
     optimize,
     verdict,
 )
-from commsched.options import (
-    AlphaOption,
-    BandwidthOption,
-    CostsOption,
-    JsonOption,
-    LimitOption,
-    ProblemArgument,
-    ScopeOption,
-    SizesOption,
-    StepOption,
-)
+from commsched.options import FileArgument, JsonOption, LimitOption, ScopeOption, reads_problem
 from commsched.output import (
     make_console,
+    print_assumption,
     print_best_settings,
     print_buckets,
     print_left_out,
@@ -63,10 +54,10 @@ from commsched.output import (
 )
 from commsched.problems import (
     Loaded,
-    load,
+    Network,
+    Recording,
     plan_of,
     problem_digest,
-    read_costs,
     read_plan,
     write_problem,
 )
@@ -99,8 +90,10 @@ def _root(
 
 
 @app.command()
+@reads_problem
 def plan(
-    file: ProblemArgument,
+    file: FileArgument,
+    loaded: Loaded,
     scope: ScopeOption = "in-order",
     method: Annotated[
         str, typer.Option("--method", help=f"How to search: {', '.join(METHODS)}.")
@@ -108,11 +101,6 @@ def plan(
     time_limit: LimitOption = TIME_LIMIT_S,
     workers: Annotated[int, typer.Option("--workers", help="CP-SAT's threads.")] = WORKERS,
     seed: Annotated[int, typer.Option("--seed", help="CP-SAT's random seed.")] = 0,
-    alpha_us: AlphaOption = None,
-    bandwidth_gb_s: BandwidthOption = None,
-    costs: CostsOption = None,
-    step: StepOption = None,
-    sizes: SizesOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file here.")
     ] = None,
@@ -125,7 +113,6 @@ def plan(
     """Find the best buckets and launch order, with a proof."""
     if out is not None and _is_same_file(out, file):
         raise InputError(f"--out: {out} is the problem itself")
-    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
     problem = loaded.problem
     result = optimize(
         problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
@@ -149,6 +136,8 @@ def plan(
         return
     console = make_console()
     print_problem(console, problem)
+    for note in loaded.notes:
+        print_assumption(console, note)
     if loaded.recorded is not None:
         recorded = today.timeline if today is not None and today.name == "recorded" else None
         print_recorded(console, loaded.recorded, recorded)
@@ -164,15 +153,12 @@ def plan(
 
 
 @app.command("compare")
+@reads_problem
 def compare_command(
-    file: ProblemArgument,
+    file: FileArgument,
+    loaded: Loaded,
     scope: ScopeOption = "in-order",
     time_limit: LimitOption = TIME_LIMIT_S,
-    alpha_us: AlphaOption = None,
-    bandwidth_gb_s: BandwidthOption = None,
-    costs: CostsOption = None,
-    step: StepOption = None,
-    sizes: SizesOption = None,
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -187,7 +173,6 @@ def compare_command(
     """Compare every rule with the optimum and the lower bound."""
     if as_csv and as_json:
         raise InputError("--csv and --json exclude each other")
-    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
     comparison = compare(loaded.problem, scope=scope, time_limit_s=time_limit)
     today = _today(comparison, loaded)
     sentence = verdict(comparison.result, today)
@@ -201,6 +186,8 @@ def compare_command(
         return
     console = make_console()
     print_problem(console, loaded.problem)
+    for note in loaded.notes:
+        print_assumption(console, note)
     console.print()
     rows = list(comparison.rows)
     if today is not None and today not in rows:
@@ -216,55 +203,52 @@ def compare_command(
 
 
 @app.command("import")
+@reads_problem
 def import_command(
-    file: Annotated[
-        str, typer.Argument(metavar="TRACE", help="A PyTorch profiler trace of a DDP step.")
-    ],
+    file: FileArgument,
+    recorded: Recording,
+    network: Network | None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="Write the problem file here.")
     ],
-    alpha_us: AlphaOption = None,
-    bandwidth_gb_s: BandwidthOption = None,
-    costs: CostsOption = None,
-    step: StepOption = None,
-    sizes: SizesOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Write nothing if a check fails (exit code 2).")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn a recording into a problem file, and say what was kept, dropped and assumed."""
-    loaded = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes)
-    if loaded.recorded is None:
-        raise InputError(f"{file}: is no recording")
-    failed = [check.text for check in loaded.recorded.report.checks if not check.passed]
+    failed = [check.text for check in recorded.report.checks if not check.passed]
     if strict and failed:
         raise InputError(f"{file}: not imported, --strict: {'; '.join(failed)}")
-    write_problem(loaded.problem, out)
+    problem = None
+    notes: tuple[str, ...] = ("the file has no costs: give them to whatever reads it",)
+    if network is not None:
+        costs, notes = network.costs(recorded.needs, file)
+        problem = recorded.with_costs(costs)
+    write_problem(problem or recorded, out)
     if as_json:
-        print_json(import_document(loaded.recorded))
+        print_json(import_document(recorded))
         return
     console = make_console()
-    print_problem(console, loaded.problem)
-    recorded = loaded.recorded.plan
-    modelled = None if recorded is None else evaluate(loaded.problem, recorded)
-    print_recorded(console, loaded.recorded, modelled)
+    console.print(recorded.name, style="bold", markup=False)
+    plan = None if problem is None else recorded.plan
+    modelled = None if problem is None or plan is None else evaluate(problem, plan)
+    print_recorded(console, recorded, modelled)
+    for note in notes:
+        print_assumption(console, note)
     console.print(f"written to {out}", markup=False)
 
 
 @app.command("evaluate")
+@reads_problem
 def evaluate_command(
-    file: ProblemArgument,
+    file: FileArgument,
+    loaded: Loaded,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
-    alpha_us: AlphaOption = None,
-    bandwidth_gb_s: BandwidthOption = None,
-    costs: CostsOption = None,
-    step: StepOption = None,
-    sizes: SizesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a plan on a problem and print what it does."""
-    problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
+    problem = loaded.problem
     planned = read_plan(plan_file)
     if planned.problem_digest != problem_digest(problem):
         typer.echo(f"commsched: warning: {plan_file} was made for another problem", err=True)
@@ -283,18 +267,15 @@ def evaluate_command(
 
 
 @app.command("verify")
+@reads_problem
 def verify_command(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
-    file: ProblemArgument,
-    alpha_us: AlphaOption = None,
-    bandwidth_gb_s: BandwidthOption = None,
-    costs: CostsOption = None,
-    step: StepOption = None,
-    sizes: SizesOption = None,
+    file: FileArgument,
+    loaded: Loaded,
     as_json: JsonOption = False,
 ) -> None:
     """Check a plan file against its problem, without a solver."""
-    problem = _load(file, alpha_us, bandwidth_gb_s, costs, step, sizes).problem
+    problem = loaded.problem
     checks = verify_plan(problem, read_plan(plan_file), plan_file)
     if as_json:
         print_json({"verified": True, "checks": checks})
@@ -311,26 +292,6 @@ def _is_same_file(out: Path, file: str) -> bool:
 
 
 app.command("fit")(fit_command)
-
-
-def _load(
-    file: str,
-    alpha_us: float | None,
-    bandwidth_gb_s: float | None,
-    costs: Path | None,
-    step: int | None,
-    sizes: Path | None,
-) -> Loaded:
-    cost: CostCurve | None = None
-    if costs is not None:
-        if alpha_us is not None or bandwidth_gb_s is not None:
-            raise InputError("--costs: give a cost file or --alpha-us and --bandwidth-gb-s")
-        cost = read_costs(costs)
-    elif alpha_us is not None or bandwidth_gb_s is not None:
-        if alpha_us is None or bandwidth_gb_s is None:
-            raise InputError("--alpha-us and --bandwidth-gb-s go together")
-        cost = AlphaBeta(alpha_us, bandwidth_gb_s)
-    return load(file, cost=cost, step=step, sizes=sizes)
 
 
 def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:

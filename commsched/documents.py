@@ -12,7 +12,7 @@ from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import us_from_ns
 from commsched.optimizer import BestSetting, Comparison, Result, Row
-from commsched.problems import RecordedStep, problem_digest
+from commsched.problems import RecordedStep, Recording, problem_digest
 from commsched.problems.schema import PLAN_FORMAT, VERSION
 
 
@@ -38,6 +38,7 @@ def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
         if launch.not_before_ns:
             row["not_before_us"] = us_from_ns(launch.not_before_ns)
         buckets.append(row)
+    orders = {stream: list(names) for stream, names in timeline.plan.orders.items()}
     return {
         "problem": problem.name,
         "problem_digest": problem_digest(problem),
@@ -48,6 +49,7 @@ def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
         "peak_bytes": timeline.peak_bytes,
         "launches": len(timeline.launches),
         "buckets": buckets,
+        **({"orders": orders} if orders else {}),
     }
 
 
@@ -118,14 +120,12 @@ def comparison_document(
     }
 
 
-def import_document(recorded: RecordedStep) -> dict[str, Any]:
+def import_document(recorded: Recording) -> dict[str, Any]:
     """Return what was read from a recording: kept, dropped, assumed, checked, and its launches."""
     report = recorded.report
-    return {
+    document: dict[str, Any] = {
         "source": report.source,
         "step": recorded.step_name,
-        "gradients": len(recorded.gradients),
-        "backward_end_us": us_from_ns(recorded.backward_end_ns),
         "events_read": report.events_read,
         "kept": dict(report.kept),
         "dropped": dict(report.dropped),
@@ -146,6 +146,14 @@ def import_document(recorded: RecordedStep) -> dict[str, Any]:
             for launch in recorded.launches
         ],
     }
+    if isinstance(recorded, RecordedStep):
+        document["gradients"] = len(recorded.gradients)
+        document["backward_end_us"] = us_from_ns(recorded.backward_end_ns)
+        return document
+    document["tasks"] = len(recorded.tasks)
+    document["ranks"] = dict(recorded.ranks)
+    document["end_us"] = None if recorded.end_ns is None else us_from_ns(recorded.end_ns)
+    return document
 
 
 def json_bytes(document: dict[str, Any]) -> bytes:

@@ -1,38 +1,47 @@
-"""Arguments and options that several commands share."""
+"""Options that several commands share, and the one way in which commands read their problem."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from commsched.models import AlphaBeta
+from commsched.models.errors import InputError
 from commsched.optimizer import SCOPES
+from commsched.problems import Network, ReadOptions, load, read_network, read_recording
 
-ProblemArgument = Annotated[
+FileArgument = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A problem file, or a PyTorch profiler trace of a DDP step (JSON or gzip); "
-        "'-' reads a problem from standard input.",
+        help="A problem file, or a recording: a trace, profile or workload, also a folder or an "
+        "archive with one for each rank; '-' reads a problem from standard input.",
     ),
 ]
 AlphaOption = Annotated[
     float | None,
-    typer.Option("--alpha-us", help="Start-up latency of an all-reduce, in microseconds."),
+    typer.Option("--alpha-us", help="Start-up latency of a launch, in microseconds."),
 ]
 BandwidthOption = Annotated[
     float | None,
-    typer.Option(
-        "--bandwidth-gb-s", help="Algorithm bandwidth (bytes / time), in GB/s = 1e9 bytes a second."
-    ),
+    typer.Option("--bandwidth-gb-s", help="Algorithm bandwidth, in GB/s = 1e9 bytes a second."),
 ]
 CostsOption = Annotated[
     Path | None, typer.Option("--costs", metavar="FILE", help="A cost file, instead of the two.")
 ]
+AnyRanksOption = Annotated[
+    bool,
+    typer.Option("--any-ranks", help="Take costs that were measured with other ranks, too."),
+]
 StepOption = Annotated[
     int | None,
-    typer.Option("--step", help="The trace's step to plan; by default the one of median length."),
+    typer.Option("--step", help="The trace's step to take; by default the one of median length."),
 ]
 SizesOption = Annotated[
     Path | None,
@@ -40,8 +49,99 @@ SizesOption = Annotated[
         "--sizes", metavar="FILE", help="An execution trace with shapes, for a trace without them."
     ),
 ]
+GraphOption = Annotated[
+    bool,
+    typer.Option("--graph", help="Take a trace's whole step, also where it is plain DDP."),
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option("--tokens", help="Tokens of a rank in a step, to estimate from a model's config."),
+]
+TflopsOption = Annotated[
+    float | None,
+    typer.Option("--tflops", help="A rank's 1e12 operations a second, to estimate likewise."),
+]
+BackwardOption = Annotated[
+    float | None,
+    typer.Option("--backward-us", help="Backward's length, for recordings without times."),
+]
 ScopeOption = Annotated[
     str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
 ]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for CP-SAT.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+_READING: dict[str, tuple[Any, object]] = {
+    "alpha_us": (AlphaOption, None),
+    "bandwidth_gb_s": (BandwidthOption, None),
+    "costs": (CostsOption, None),
+    "any_ranks": (AnyRanksOption, False),
+    "step": (StepOption, None),
+    "sizes": (SizesOption, None),
+    "graph": (GraphOption, False),
+    "tokens": (TokensOption, None),
+    "tflops": (TflopsOption, None),
+    "backward_us": (BackwardOption, None),
+}
+_INJECTED = ("loaded", "recorded", "network")
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_NETWORK = ("alpha_us", "bandwidth_gb_s", "costs", "any_ranks")
+
+
+def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the argument FILE and all options of reading it.
+
+    The command's parameter ``file`` is the name that the user gave. If it has a parameter
+    ``loaded``, that is the problem that was read; one named ``recorded`` is the recording, which
+    needs no costs, and ``network`` is what the options say of them.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = [
+        inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
+        for name, (annotation, default) in _READING.items()
+    ]
+    given = [one.replace(kind=_KEYWORD) for name, one in own.items() if name not in _INJECTED]
+
+    @functools.wraps(command)
+    def wrapped(**values: object) -> None:
+        reading: dict[str, Any] = {name: values.pop(name) for name in _READING}
+        network = network_of(**{name: reading.pop(name) for name in _NETWORK})
+        options, file = ReadOptions(**reading), str(values["file"])
+        if "loaded" in own:
+            values["loaded"] = load(file, cost=network, options=options)
+        if "recorded" in own:
+            values["recorded"] = read_recording(file, options=options)
+        if "network" in own:
+            values["network"] = network
+        command(**values)
+
+    wrapped.__signature__ = inspect.Signature([*given, *shared])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in (*given, *shared)}
+    return wrapped
+
+
+def network_of(
+    *,
+    alpha_us: float | None,
+    bandwidth_gb_s: float | None,
+    costs: Path | None,
+    any_ranks: bool,
+) -> Network | None:
+    """Return the network that the options describe; None if they say nothing of it.
+
+    Raises
+    ------
+    InputError
+        If the options contradict each other, or the cost file cannot be read.
+    """
+    if costs is not None:
+        if alpha_us is not None or bandwidth_gb_s is not None:
+            raise InputError("--costs: give a cost file or --alpha-us and --bandwidth-gb-s")
+        return replace(read_network(costs), any_ranks=any_ranks)
+    if any_ranks:
+        raise InputError("--any-ranks: is about the curves of a cost file: give --costs FILE")
+    if alpha_us is None and bandwidth_gb_s is None:
+        return None
+    if alpha_us is None or bandwidth_gb_s is None:
+        raise InputError("--alpha-us and --bandwidth-gb-s go together")
+    return Network.uniform(AlphaBeta(alpha_us, bandwidth_gb_s))

@@ -13,7 +13,7 @@ from commsched.models.errors import NotApplicableError, printable
 from commsched.models.units import format_bytes, format_ns
 from commsched.optimizer import Comparison, Result, Row
 from commsched.optimizer.comparison import percent
-from commsched.problems import RecordedStep
+from commsched.problems import RecordedStep, Recording
 
 MAX_BUCKET_ROWS = 40
 PLAIN_WIDTH = 140
@@ -47,12 +47,13 @@ def print_problem(console: Console, problem: Problem) -> None:
     )
 
 
-def print_recorded(console: Console, recorded: RecordedStep, modelled: Timeline | None) -> None:
+def print_recorded(console: Console, recorded: Recording, modelled: Timeline | None) -> None:
     """Print what was read from a recording, what is doubtful, and how far the model is from it."""
     report = recorded.report
     kept = ", ".join(f"{count} {what}" for what, count in report.kept.items())
     dropped = ", ".join(f"{count} {what}" for what, count in report.dropped.items())
-    console.print(_line(f"read {report.source}, {recorded.step_name}: kept {kept}"))
+    step = f", {recorded.step_name}" if recorded.step_name else ""
+    console.print(_line(f"read {report.source}{step}: kept {kept}"))
     if dropped:
         console.print(_line(f"  not used: {dropped}", style="dim"))
     for check in report.checks:
@@ -63,17 +64,34 @@ def print_recorded(console: Console, recorded: RecordedStep, modelled: Timeline 
             )
         )
     for assumption in report.assumptions:
-        console.print(_line(f"  assumed: {assumption}", style="dim"))
-    ends = [launch.end_ns for launch in recorded.launches if launch.end_ns is not None]
-    if ends and modelled is not None:
+        print_assumption(console, assumption)
+    if modelled is not None and (sentence := against_recording(recorded, modelled)):
+        console.print(_line(f"  {sentence}"))
+
+
+def print_assumption(console: Console, assumption: str) -> None:
+    """Print something that was taken for granted."""
+    console.print(_line(f"  assumed: {assumption}", style="dim"))
+
+
+def against_recording(recorded: Recording, modelled: Timeline) -> str:
+    """Say how far the model is from what was recorded; empty where no times were recorded."""
+    caveat = "it knows no stragglers, no contention, and takes the network as given"
+    if isinstance(recorded, RecordedStep):
+        ends = [launch.end_ns for launch in recorded.launches if launch.end_ns is not None]
+        if not ends:
+            return ""
         late = max(0, max(ends) - recorded.backward_end_ns)
-        console.print(
-            _line(
-                f"  as recorded, communication ended {format_ns(late)} after backward; the model "
-                f"says {format_ns(modelled.exposed_ns)} for the same buckets (it knows no "
-                "stragglers, no contention, and takes the network as given)"
-            )
+        return (
+            f"as recorded, communication ended {format_ns(late)} after backward; the model "
+            f"says {format_ns(modelled.exposed_ns)} for the same buckets ({caveat})"
         )
+    if recorded.end_ns is None:
+        return ""
+    return (
+        f"as recorded, the step took {format_ns(recorded.end_ns)}; the model says "
+        f"{format_ns(modelled.makespan_ns)} for the same launches ({caveat})"
+    )
 
 
 def print_steps(console: Console, rows: list[Row], result: Result) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commsched.models.errors import InputError
 from commsched.models.exposure import merge_intervals, overlap
-from commsched.models.timeline import Launch, Span, Timeline
+from commsched.models.launch import Launch, Span
+from commsched.models.timeline import Timeline
 from commsched.models.units import format_bytes, format_ns
 from commsched.sheet import (
     BAND,

@@ -61,6 +61,8 @@ def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:
         timeline = evaluate(problem, plan)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
+    if timeline.broken:
+        raise PlanError(f"{path}: breaks a limit: {timeline.broken[0]}")
     if plan.splits and file.lower_bound_us is not UNSET:
         raise PlanError(
             f"{path}: lower_bound_us bounds plans that keep collectives whole; this one splits them"

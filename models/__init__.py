@@ -36,17 +36,33 @@ from commsched.models.faces import (
     schedule_gradient_buckets,
 )
 from commsched.models.gradients import GradientProblem
+from commsched.models.launch import Launch, Span
+from commsched.models.limits import (
+    Alike,
+    Apart,
+    BytesInFlight,
+    LaunchesInFlight,
+    LeastBucketBytes,
+    Limit,
+    MostBucketBytes,
+    MostLaunches,
+    PoolBytes,
+    Together,
+)
 from commsched.models.plan import Bucket, Chunk, Plan, close_at_or_above
 from commsched.models.problem import Problem
-from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
-from commsched.models.timeline import Launch, Span, Timeline, evaluate
+from commsched.models.step import Collective, Compute, FusionKey, Gradient, Hold, Task
+from commsched.models.timeline import Timeline, evaluate
 
 __all__ = [
     "KINDS",
+    "Alike",
     "AllToAllLedger",
     "AlphaBeta",
+    "Apart",
     "Bucket",
     "BusBandwidth",
+    "BytesInFlight",
     "Chunk",
     "Collective",
     "CommschedError",
@@ -60,14 +76,21 @@ __all__ = [
     "FusionKey",
     "Gradient",
     "GradientProblem",
+    "Hold",
     "InputError",
     "Kind",
     "Launch",
+    "LaunchesInFlight",
+    "LeastBucketBytes",
+    "Limit",
     "MissingExtraError",
+    "MostBucketBytes",
+    "MostLaunches",
     "NotApplicableError",
     "PiecewiseLinear",
     "Plan",
     "PlanError",
+    "PoolBytes",
     "Problem",
     "Reason",
     "SolverError",
@@ -75,6 +98,7 @@ __all__ = [
     "StepTable",
     "Task",
     "Timeline",
+    "Together",
     "all_to_all_ledger",
     "alltoall_route_ledger",
     "bus_factor",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from commsched.models.errors import InputError
 
 if TYPE_CHECKING:
-    from commsched.models.timeline import Launch, Timeline
+    from commsched.models.launch import Launch
+    from commsched.models.timeline import Timeline
 
 T = TypeVar("T", int, float)
 

@@ -7,12 +7,13 @@ when somebody looks at it, so that a planner can make and solve thousands of the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import InputError
+from commsched.models.limits import Limit
 from commsched.models.problem import Problem, check_total
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.units import check_ns
@@ -34,12 +35,14 @@ class GradientProblem(Problem):
         A title for people.
     backward_end_ns
         When backward ends, in nanoseconds; by default when the last gradient is ready.
+    limits
+        What every plan must respect.
 
     Raises
     ------
     InputError
-        If there is no gradient, a name is used twice, or ``backward_end_ns`` lies before the
-        last ready time.
+        If there is no gradient, a name is used twice, a limit names an unknown gradient, or
+        ``backward_end_ns`` lies before the last ready time.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class GradientProblem(Problem):
         *,
         name: str = "",
         backward_end_ns: int | None = None,
+        limits: Iterable[Limit] = (),
     ) -> None:
         self.name = name
         self.gradients: tuple[Gradient, ...] = tuple(gradients)
@@ -72,6 +76,8 @@ class GradientProblem(Problem):
         check_total(cost, self.bytes, "all-reduce")
         self.costs = {(GROUP, KIND): cost}
         self.channels = {GROUP: GROUP}
+        limits = tuple(limits)
+        self.limits = self._checked_limits(limits) if limits else ()
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:  # type: ignore[override]
@@ -93,6 +99,23 @@ class GradientProblem(Problem):
             for k, g in enumerate(self.gradients)
         ]
         return tuple(tasks)
+
+    def with_limits(self, limits: Iterable[Limit]) -> GradientProblem:
+        """Return the same gradients under other limits.
+
+        Raises
+        ------
+        InputError
+            If a limit names an unknown gradient or is given twice.
+        """
+        (cost,) = self.costs.values()
+        return GradientProblem(
+            self.gradients or (),
+            cost,
+            name=self.name,
+            backward_end_ns=self.backward_end_ns,
+            limits=limits,
+        )
 
     @property
     def compute_ns(self) -> int:

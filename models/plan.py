@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -106,7 +106,16 @@ class Plan:
     """Buckets in launch order.
 
     A channel runs its launches in the order in which they stand here; launches of different
-    channels do not wait for each other.
+    channels do not wait for each other, unless they need memory of the same limited pool, which
+    is given out in this order.
+
+    Attributes
+    ----------
+    buckets
+        The launches.
+    orders
+        For streams on which the plan moves movable tasks: all names of the stream's tasks in
+        the order in which it runs them.
 
     Examples
     --------
@@ -115,6 +124,7 @@ class Plan:
     """
 
     buckets: tuple[Bucket, ...]
+    orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, buckets: Iterable[Iterable[str]], not_before_ns: int = 0) -> Plan:

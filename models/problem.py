@@ -12,6 +12,7 @@ import networkx as nx
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import CycleError, InputError
+from commsched.models.limits import Alike, Apart, Limit, PoolBytes, Together
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.units import MAX_NS
 
@@ -49,12 +50,14 @@ class Problem:
         its own with the group's name.
     name
         A title for people.
+    limits
+        What every plan must respect, beside the dependencies.
 
     Raises
     ------
     InputError
         If there is no collective, a name is used twice, a predecessor is unknown, a cost is
-        missing or a channel names an unknown group.
+        missing, a channel names an unknown group or a limit an unknown collective.
     CycleError
         If tasks wait for each other in a circle.
 
@@ -75,6 +78,7 @@ class Problem:
         *,
         channels: Mapping[str, Sequence[str]] | None = None,
         name: str = "",
+        limits: Iterable[Limit] = (),
     ) -> None:
         self.name = name
         self.tasks: tuple[Task, ...] = tuple(tasks)
@@ -91,6 +95,8 @@ class Problem:
             check_cost(self.costs, task.group, task.kind, f"task {task.name!r}")
         self.channels = _channel_of_group({task.group for task in self.collectives}, channels or {})
         self._check_acyclic()
+        self._check_holds()
+        self.limits = self._checked_limits(limits)
         for key, chain in self.chains.items():
             check_total(
                 self.cost(key), [self.bytes[k] for k in chain], f"{key.kind} in {key.group!r}"
@@ -125,6 +131,24 @@ class Problem:
                 graph.add_edge(before, task.name, why="after")
         return graph
 
+    @cached_property
+    def fixed_graph(self) -> nx.DiGraph:
+        """What holds under every plan: :attr:`graph` without the places of movable tasks."""
+        if not self.movable:
+            return self.graph
+        graph = nx.DiGraph(name=self.name)
+        graph.add_nodes_from(self.graph.nodes(data=True))
+        graph.add_edges_from(
+            (a, b, d) for a, b, d in self.graph.edges(data=True) if d["why"] == "after"
+        )
+        last: dict[str, str] = {}
+        for task in self.tasks:
+            if isinstance(task, Compute) and not task.movable:
+                if task.stream in last and not graph.has_edge(last[task.stream], task.name):
+                    graph.add_edge(last[task.stream], task.name, why="stream")
+                last[task.stream] = task.name
+        return graph
+
     def _check_acyclic(self) -> None:
         try:
             cycle = nx.find_cycle(self.graph)
@@ -132,6 +156,54 @@ class Problem:
             return
         path = [edge[0] for edge in cycle] + [cycle[0][0]]
         raise CycleError(f"tasks wait for each other in a circle: {' -> '.join(path)}", path)
+
+    def _check_holds(self) -> None:
+        for task in self.collectives:
+            for name in task.hold.until if task.hold else ():
+                if name not in self.graph:
+                    raise InputError(f"task {task.name!r}: holds until {name!r}, which is no task")
+
+    def _checked_limits(self, limits: Iterable[Limit]) -> tuple[Limit, ...]:
+        found = tuple(limits)
+        known = set(self.names)
+        pools = {task.hold.pool for task in self.collectives if task.hold} if found else set()
+        labels = Counter(limit.label for limit in found)
+        for limit in found:
+            if labels[limit.label] > 1 and not isinstance(limit, Together | Apart | Alike):
+                raise InputError(f"limit {limit.label}: is given twice")
+            if isinstance(limit, PoolBytes) and limit.pool not in pools:
+                raise InputError(f"limit {limit.label}: no collective holds memory of this pool")
+            if isinstance(limit, Together | Apart | Alike):
+                for name in limit.names:
+                    if name not in known:
+                        raise InputError(f"limit {limit.label}: {name!r} is no collective")
+        return found
+
+    def with_limits(self, limits: Iterable[Limit]) -> Problem:
+        """Return the same step under other limits.
+
+        Raises
+        ------
+        InputError
+            If a limit names an unknown collective or pool, or is given twice.
+        """
+        return Problem(
+            self.tasks,
+            self.costs,
+            channels=self.groups_of_channel,
+            name=self.name,
+            limits=limits,
+        )
+
+    @cached_property
+    def limited_pools(self) -> Mapping[str, int]:
+        """The bytes of each pool that has a limit."""
+        return {limit.pool: limit.bytes for limit in self.limits if isinstance(limit, PoolBytes)}
+
+    @property
+    def movable(self) -> bool:
+        """Whether a plan may change the order of some stream."""
+        return any(isinstance(task, Compute) and task.movable for task in self.tasks)
 
     @cached_property
     def nominal(self) -> Nominal:

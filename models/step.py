@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from commsched.models.collectives import Kind, check_kind
 from commsched.models.errors import InputError
@@ -33,6 +33,40 @@ class FusionKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Memory that a collective's tensors take up: its bytes, in a pool, for a while.
+
+    Attributes
+    ----------
+    pool
+        The pool's name, such as ``gathered``; a limit on it is a
+        :class:`~commsched.models.limits.PoolBytes`.
+    since
+        ``"start"``: from when its launch starts, which therefore waits until there is room (the
+        output of an all-gather). ``"ready"``: from when it is ready, which nothing can put off
+        (the gradients that a reduce-scatter sends).
+    until
+        Names of the tasks that use the tensors: they are freed when all of these and the launch
+        have ended.
+
+    Raises
+    ------
+    InputError
+        If the pool has no name or ``since`` is neither of the two.
+    """
+
+    pool: str
+    since: Literal["start", "ready"] = "start"
+    until: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name(self.pool, "hold: pool")
+        if self.since not in ("start", "ready"):
+            raise InputError(f"hold: since {self.since!r:.100} is neither 'start' nor 'ready'")
+        object.__setattr__(self, "until", _checked_after(self.until, f"hold in {self.pool}"))
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """A compute task.
 
@@ -46,6 +80,9 @@ class Compute:
         A stream runs its tasks one at a time in the order in which the problem lists them.
     after
         Names of the tasks that must have ended before it starts.
+    movable
+        Whether a plan may run it at another place of its stream's order (a filler, such as the
+        gradients of weights that nothing waits for yet).
 
     Raises
     ------
@@ -57,6 +94,7 @@ class Compute:
     duration_ns: int
     stream: str = "gpu"
     after: tuple[str, ...] = ()
+    movable: bool = False
 
     def __post_init__(self) -> None:
         _check_name(self.name, "task")
@@ -85,6 +123,8 @@ class Collective:
         The device, where a step uses several.
     sparse
         Whether it must travel alone, as sparse gradients do.
+    hold
+        The memory that its tensors take up; None if nobody counts it.
 
     Raises
     ------
@@ -100,6 +140,7 @@ class Collective:
     after: tuple[str, ...] = ()
     device: str = ""
     sparse: bool = False
+    hold: Hold | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name, "task")

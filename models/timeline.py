@@ -8,63 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 import networkx as nx
 
+from commsched.models.admission import run_admitted
 from commsched.models.coverage import Members, fit
 from commsched.models.errors import DeadlockError, ExtrapolationWarning
 from commsched.models.exposure import merge_intervals
-from commsched.models.plan import Bucket, Chunk, Plan
+from commsched.models.launch import Launch, Span, launch_of
+from commsched.models.limits import peak_of
+from commsched.models.plan import Plan
 from commsched.models.problem import Problem
-from commsched.models.step import Compute, FusionKey
+from commsched.models.reorder import reordered
+from commsched.models.step import Compute
 from commsched.models.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One launch as it ran.
-
-    Attributes
-    ----------
-    names, key, channel, bytes
-        Members, fusion key, channel, and the sum of the members' bytes.
-    ready_ns
-        When everything had ended that its members wait for (not counting the channel).
-    start_ns, end_ns
-        When it ran, in nanoseconds.
-    chunks
-        Empty where every member is whole; else each member's chunk, or None.
-    not_before_ns
-        Until when the plan held it back, in nanoseconds.
-    """
-
-    names: tuple[str, ...]
-    key: FusionKey
-    channel: str
-    bytes: int
-    ready_ns: int
-    start_ns: int
-    end_ns: int
-    chunks: tuple[Chunk | None, ...] = ()
-    not_before_ns: int = 0
-
-    @property
-    def duration_ns(self) -> int:
-        """How long it ran, in nanoseconds."""
-        return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A compute task as it ran, in nanoseconds."""
-
-    name: str
-    stream: str
-    start_ns: int
-    end_ns: int
 
 
 class Timeline:
@@ -79,7 +38,8 @@ class Timeline:
     makespan_ns
         When the last task ends, in nanoseconds.
     compute_ns
-        The makespan of the same step with every collective taking no time.
+        The makespan of the same step, its tasks in the plan's order, with every collective
+        taking no time.
     """
 
     def __init__(
@@ -88,12 +48,14 @@ class Timeline:
         plan: Plan,
         launches: tuple[Launch, ...],
         delayed_ns: Mapping[str, int],
+        run: Problem | None = None,
     ) -> None:
         self.problem = problem
+        self._run = run or problem
         self.plan = plan
         self._delayed_ns = delayed_ns
         self.launches = launches
-        self.compute_ns = problem.compute_ns
+        self.compute_ns = self._run.compute_ns
         ends = chain((launch.end_ns for launch in launches), delayed_ns.values())
         # Every task ends no earlier than in the nominal step, so the settled ones need no look.
         self.makespan_ns = max(self.compute_ns, *ends)
@@ -105,13 +67,45 @@ class Timeline:
 
     @cached_property
     def tasks(self) -> tuple[Span, ...]:
-        """The compute tasks in the order in which the problem lists them."""
-        end_ns = {**self.problem.nominal.end_ns, **self._delayed_ns}
+        """The compute tasks, those of one stream in the order in which it ran them."""
+        end_ns = {**self._run.nominal.end_ns, **self._delayed_ns}
         return tuple(
             Span(task.name, task.stream, end_ns[task.name] - task.duration_ns, end_ns[task.name])
-            for task in self.problem.tasks
+            for task in self._run.tasks
             if isinstance(task, Compute)
         )
+
+    @cached_property
+    def ends_ns(self) -> Mapping[str, int]:
+        """When each compute task and each collective ended, by name."""
+        ends = {span.name: span.end_ns for span in self.tasks}
+        for launch in self.launches:
+            for name in launch.names:
+                ends[name] = max(ends.get(name, 0), launch.end_ns)
+        return ends
+
+    def pool_peak(self, pool: str) -> int:
+        """Return the most bytes of a pool that are alive at once (see ``Hold``)."""
+        start_of: dict[str, int] = {}
+        for launch in self.launches:
+            for name in launch.names:
+                start_of[name] = min(start_of.get(name, launch.start_ns), launch.start_ns)
+        held = []
+        for task in self.problem.collectives:
+            if task.hold is None or task.hold.pool != pool:
+                continue
+            since = start_of[task.name]
+            if task.hold.since == "ready":
+                since = max((self.ends_ns[name] for name in task.after), default=0)
+            until = max(self.ends_ns[name] for name in (*task.hold.until, task.name))
+            held.append((since, until, task.bytes))
+        return peak_of(held)
+
+    @cached_property
+    def broken(self) -> tuple[str, ...]:
+        """The problem's limits that the plan breaks, each with what is wrong."""
+        found = ((limit.label, limit.broken(self)) for limit in self.problem.limits)
+        return tuple(f"{label}: {text}" for label, text in found if text is not None)
 
     @cached_property
     def busy(self) -> list[tuple[int, int]]:
@@ -143,17 +137,7 @@ class Timeline:
 
         A bucket is in flight from the moment when it is ready until its launch ends.
         """
-        events = sorted(
-            chain(
-                ((launch.ready_ns, 1, launch.bytes) for launch in self.launches),
-                ((launch.end_ns, 0, -launch.bytes) for launch in self.launches),
-            )
-        )
-        peak = now = 0
-        for _, _, change in events:
-            now += change
-            peak = max(peak, now)
-        return peak
+        return peak_of((n.ready_ns, n.end_ns, n.bytes) for n in self.launches)
 
 
 def evaluate(problem: Problem, plan: Plan) -> Timeline:
@@ -217,14 +201,17 @@ def play(problem: Problem, plan: Plan) -> Timeline:
     PlanError, DeadlockError
         As for :func:`evaluate`.
     """
-    members = fit(problem, plan)
-    delayed: dict[str, int] = {}
-    if problem.settled:
-        launches = _run_settled(problem, plan, members)
+    run = reordered(problem, plan.orders) if plan.orders else problem
+    members = fit(run, plan)
+    delayed: Mapping[str, int] = {}
+    if run.limited_pools:
+        launches, delayed = run_admitted(run, plan, members)
+    elif run.settled:
+        launches = _run_settled(run, plan, members)
     else:
-        launches, delayed = _run(problem, plan, members)
+        launches, delayed = _run(run, plan, members)
     launches.sort(key=lambda launch: launch.start_ns)
-    return Timeline(problem, plan, tuple(launches), delayed)
+    return Timeline(problem, plan, tuple(launches), delayed, run)
 
 
 def _run_settled(problem: Problem, plan: Plan, members: Members) -> list[Launch]:
@@ -238,7 +225,7 @@ def _run_settled(problem: Problem, plan: Plan, members: Members) -> list[Launch]
         ready = max(map(ready_of, positions))
         start = max(ready, bucket.not_before_ns, free.get(channel, 0))
         free[channel] = end = start + problem.cost(key).ns(size)
-        launches.append(_launch(bucket, key, channel, size, ready, start, end))
+        launches.append(launch_of(bucket, key, channel, size, (ready, start, end)))
     return launches
 
 
@@ -300,17 +287,9 @@ def _run(problem: Problem, plan: Plan, members: Members) -> tuple[list[Launch], 
         free = end[previous[node]] if node in previous else 0
         start = max(ready, bucket.not_before_ns, free)
         end[node] = start + problem.cost(key).ns(size)
-        launches[node] = _launch(bucket, key, channels[node], size, ready, start, end[node])
+        launches[node] = launch_of(bucket, key, channels[node], size, (ready, start, end[node]))
     tasks = {node: ns for node, ns in end.items() if isinstance(node, str)}
     return [launches[number] for number in range(len(plan.buckets))], tasks
-
-
-def _launch(
-    bucket: Bucket, key: FusionKey, channel: str, size: int, ready: int, start: int, end: int
-) -> Launch:
-    return Launch(
-        bucket.names, key, channel, size, ready, start, end, bucket.chunks, bucket.not_before_ns
-    )
 
 
 def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> None:

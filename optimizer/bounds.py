@@ -29,7 +29,7 @@ def paths_ns(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
 
     Every collective on a path counts the cost of a launch of its own.
     """
-    graph = problem.graph
+    graph = problem.fixed_graph
     length = {
         task.name: task.duration_ns
         if isinstance(task, Compute)
@@ -56,8 +56,8 @@ def closed_form_bound(problem: Problem) -> Bound:
     ...     [Gradient("b", 15, ready_ns=10), Gradient("a", 30, ready_ns=20)], AlphaBeta(0.005, 1)))
     Bound(ns=60, proof='channel load')
     """
-    best = Bound(problem.compute_ns, "compute alone")
     head, tail = paths_ns(problem)
+    best = Bound(_compute_alone(problem), "compute alone")
     for task in problem.collectives:
         through = head[task.name] + problem.cost(task.key).ns(task.bytes) + tail[task.name]
         if through > best.ns:
@@ -70,6 +70,22 @@ def closed_form_bound(problem: Problem) -> Bound:
         if load > best.ns:
             best = Bound(load, "channel load")
     return best
+
+
+def _compute_alone(problem: Problem) -> int:
+    """Return the least makespan with every collective taking no time, whatever moves."""
+    if not problem.movable:
+        return problem.compute_ns
+    end: dict[str, int] = {}
+    work: dict[str, int] = defaultdict(int)
+    graph = problem.fixed_graph
+    for name in nx.topological_sort(graph):
+        task = graph.nodes[name]["task"]
+        duration_ns = task.duration_ns if isinstance(task, Compute) else 0
+        end[name] = max((end[p] for p in graph.pred[name]), default=0) + duration_ns
+        if isinstance(task, Compute):
+            work[task.stream] += duration_ns
+    return max(*end.values(), *work.values())
 
 
 def _channel_bound(

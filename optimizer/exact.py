@@ -49,6 +49,10 @@ class ExactPlan:
 
 def why_not_exact(problem: Problem, scope: Scope) -> str | None:
     """Return why no recurrence solves this problem, or None if one does."""
+    if problem.limits:
+        return f"plans are limited ({problem.limits[0].label})"
+    if problem.movable:
+        return "compute tasks may move"
     if not problem.settled:
         return "tasks wait for collectives"
     for channel, keys in _keys_of_channel(problem).items():

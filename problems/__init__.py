@@ -1,19 +1,33 @@
 """Where steps come from: problem files, builders, and readers of other programs' files."""
 
 from commsched.problems.builders import gradient_problem
-from commsched.problems.cost_rows import read_costs, write_costs
+from commsched.problems.cost_rows import read_costs, read_network, write_costs, write_network
 from commsched.problems.digest import problem_digest
+from commsched.problems.network import Network, NetworkCurve
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
-from commsched.problems.reading import Loaded, load, read
-from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
+from commsched.problems.readers import ReadOptions
+from commsched.problems.reading import Loaded, load, read, read_recording
+from commsched.problems.recorded import (
+    Check,
+    ImportReport,
+    RecordedGraph,
+    RecordedLaunch,
+    RecordedStep,
+    Recording,
+)
 
 __all__ = [
     "Check",
     "ImportReport",
     "Loaded",
+    "Network",
+    "NetworkCurve",
+    "ReadOptions",
+    "RecordedGraph",
     "RecordedLaunch",
     "RecordedStep",
+    "Recording",
     "gradient_problem",
     "load",
     "plan_of",
@@ -21,8 +35,11 @@ __all__ = [
     "problem_to_bytes",
     "read",
     "read_costs",
+    "read_network",
     "read_plan",
     "read_problem",
+    "read_recording",
     "write_costs",
+    "write_network",
     "write_problem",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,22 @@ import msgspec
 from msgspec import UNSET
 
 from commsched.models import AlphaBeta, BusBandwidth, CostCurve, Kind, PiecewiseLinear, StepTable
+from commsched.models.collectives import KINDS, MAX_RANKS, check_kind, check_ranks
 from commsched.models.errors import InputError
-from commsched.models.units import exact
+from commsched.models.units import exact, exact_at_least_zero
 from commsched.problems.files import decode, read_bytes, write_bytes
-from commsched.problems.schema import COSTS_FORMAT, VERSION, CostRow, CostsFile, Head
+from commsched.problems.network import Network, NetworkCurve
+from commsched.problems.schema import (
+    COSTS_FORMAT,
+    VERSION,
+    CostRow,
+    CostsFile,
+    CurveRow,
+    Head,
+)
+
+ANY_KIND = "any"
+"""In a cost file, the kind of a curve that stands for every kind."""
 
 FORMS = {
     ("alpha_us", "bandwidth_gb_s"): "algorithm bandwidth",
@@ -100,17 +114,18 @@ def plain(value: object, what: str) -> int | float:
 
 
 def read_costs(path: str | Path) -> CostCurve:
-    """Return the all-reduce cost of a cost file.
+    """Return the all-reduce cost of a cost file; :func:`read_network` returns all there is.
 
     Raises
     ------
     InputError
-        If the file is not a valid cost file.
+        If the file is not a valid cost file, or has not exactly one curve of an all-reduce.
     """
-    data = read_bytes(path)
-    check_head(decode(data, Head, path), COSTS_FORMAT, path)
-    file = decode(data, CostsFile, path)
-    return curve_from_row(file.allreduce, "allreduce", f"{path}: allreduce")
+    network = read_network(path)
+    found = [curve for curve in network.curves if curve.kind == "allreduce"]
+    if len(found) != 1:
+        raise InputError(f"{path}: has {len(found)} curves of an all-reduce, one is needed")
+    return found[0].cost
 
 
 def write_costs(curve: CostCurve, path: str | Path, name: str) -> None:
@@ -121,9 +136,123 @@ def write_costs(curve: CostCurve, path: str | Path, name: str) -> None:
     InputError
         If the curve has no form in files or the file cannot be written.
     """
-    row = row_from_curve(curve, "allreduce")
-    file = CostsFile(COSTS_FORMAT, VERSION, row, name)
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+    write_network(Network((NetworkCurve(curve, "allreduce"),), name), path)
+
+
+def read_network(path: str | Path) -> Network:
+    """Return the curves of a cost file.
+
+    Raises
+    ------
+    InputError
+        If the file is not a valid cost file.
+    """
+    data = read_bytes(path)
+    check_head(decode(data, Head, path), COSTS_FORMAT, path)
+    file = decode(data, CostsFile, path)
+    curves = []
+    for kind in KINDS:
+        row = getattr(file, kind)
+        if row is not UNSET:
+            cost = curve_from_row(row, kind, f"{path}: {kind}")
+            ranks = cost.ranks if isinstance(cost, BusBandwidth) else None
+            curves.append(NetworkCurve(cost, kind, ranks))
+    rows = file.curves if isinstance(file.curves, list) else []
+    for number, curve in enumerate(rows):
+        curves.append(_curve(curve, f"{path}: curves[{number}]"))
+    if not curves:
+        raise InputError(f"{path}: has no curve: give curves, or one of {', '.join(KINDS)}")
+    try:
+        return Network(tuple(curves), file.name)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_network(network: Network, path: str | Path) -> None:
+    """Write a network as a cost file, at once or not at all.
+
+    Raises
+    ------
+    InputError
+        If a curve has no form in files or the file cannot be written.
+    """
+    rows = [_row(curve) for curve in network.curves]
+    file = CostsFile(COSTS_FORMAT, VERSION, network.name, rows)
+    text = msgspec.json.format(msgspec.json.encode(file), indent=1)
+    text = _PAIR.sub(rb"[\1, \2]", text)  # one point a line
+    write_bytes(path, text + b"\n")
+
+
+_PAIR = re.compile(rb"\[\n *([-+.\deE]+),\n *([-+.\deE]+)\n *\]")
+
+
+def _curve(row: CurveRow, what: str) -> NetworkCurve:
+    kind = None if row.kind == ANY_KIND else check_kind(row.kind, f"{what}: kind")
+    ranks, nodes = row.ranks, row.nodes
+    cost_ranks = row.cost.ranks
+    if isinstance(cost_ranks, int):
+        if isinstance(ranks, int) and ranks != cost_ranks:
+            raise InputError(f"{what}: ranks is {ranks}, its cost is of {cost_ranks} ranks")
+        ranks = cost_ranks
+    if kind is None and row.cost.bus_bandwidth_gb_s is not UNSET:
+        raise InputError(f"{what}: a bus bandwidth is that of one kind, not of any")
+    try:
+        if isinstance(ranks, int):
+            check_ranks(ranks)
+        if isinstance(nodes, int) and not 1 <= nodes <= MAX_RANKS:
+            raise InputError(f"nodes: {nodes} must be a whole number from 1 to {MAX_RANKS}")
+        if isinstance(nodes, int) and isinstance(ranks, int) and nodes > ranks:
+            raise InputError(f"nodes: {nodes} must be at most ranks, which is {ranks}")
+        if row.date:
+            check_date(row.date)
+        errors = [
+            None if value is UNSET else float(exact_at_least_zero(value, name))
+            for name, value in (("mean_error", row.mean_error), ("max_error", row.max_error))
+        ]
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    return NetworkCurve(
+        curve_from_row(row.cost, kind or "allreduce", f"{what}: cost"),
+        kind,
+        ranks if isinstance(ranks, int) else None,
+        nodes if isinstance(nodes, int) else None,
+        row.group,
+        row.source,
+        row.date,
+        row.tool,
+        *errors,
+    )
+
+
+def _row(curve: NetworkCurve) -> CurveRow:
+    return CurveRow(
+        kind=curve.kind or ANY_KIND,
+        cost=row_from_curve(curve.cost, curve.title),
+        ranks=UNSET if curve.ranks is None else curve.ranks,
+        nodes=UNSET if curve.nodes is None else curve.nodes,
+        group=curve.group,
+        source=curve.source,
+        date=curve.date,
+        tool=curve.tool,
+        mean_error=UNSET if curve.mean_error is None else round(curve.mean_error, 6),
+        max_error=UNSET if curve.max_error is None else round(curve.max_error, 6),
+    )
+
+
+def check_date(text: str) -> str:
+    """Return a day as ISO 8601 writes it: ``2025-01-31``.
+
+    Raises
+    ------
+    InputError
+        If it is no such day.
+    """
+    try:
+        if len(text) == len("2025-01-31"):
+            return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    raise InputError(f"date: {text!r:.40} is no day like 2025-01-31")
 
 
 def check_head(head: Head, expected: str, path: str | Path) -> None:

@@ -7,7 +7,10 @@ import json
 from math import gcd
 from typing import Any
 
+import msgspec
+
 from commsched.models import Collective, Compute, CostCurve, Gradient, GradientProblem, Problem
+from commsched.problems.limit_rows import row_of_limit
 
 
 def problem_digest(problem: Problem) -> str:
@@ -36,17 +39,28 @@ def problem_digest(problem: Problem) -> str:
         content["backward_end_ns"] = problem.backward_end_ns
     else:
         content["tasks"] = [
-            [task.name, sorted(set(task.after)), task.duration_ns, task.stream]
+            [task.name, sorted(set(task.after)), task.duration_ns, task.stream, *_movable(task)]
             if isinstance(task, Compute)
             else [task.name, sorted(set(task.after)), *task.key[:3], task.bytes, *_special(task)]
             for task in problem.tasks
         ]
+    if problem.limits:
+        content["limits"] = sorted(
+            msgspec.json.encode(row_of_limit(limit)).decode() for limit in problem.limits
+        )
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _special(item: Gradient | Collective) -> list[str | bool]:
-    return [item.device, item.sparse] if item.device or item.sparse else []
+def _movable(task: Compute) -> list[str]:
+    return ["movable"] if task.movable else []
+
+
+def _special(item: Gradient | Collective) -> list[object]:
+    special: list[object] = [item.device, item.sparse] if item.device or item.sparse else []
+    if isinstance(item, Collective) and item.hold is not None:
+        special.append([item.hold.pool, item.hold.since, sorted(set(item.hold.until))])
+    return special
 
 
 def _cost(curve: CostCurve) -> list[list[str]]:

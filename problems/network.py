@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from commsched.models import CostCurve, Kind
 from commsched.models.errors import InputError
@@ -46,6 +47,30 @@ class NetworkCurve:
     mean_error: float | None = None
     max_error: float | None = None
 
+    @property
+    def key(self) -> tuple[Kind | None, int | None, int | None, str]:
+        """What it is for: kind, ranks, nodes and group."""
+        return self.kind, self.ranks, self.nodes, self.group
+
+    @property
+    def title(self) -> str:
+        """What it is for, in a few words.
+
+        Examples
+        --------
+        >>> from commsched.models import AlphaBeta
+        >>> NetworkCurve(AlphaBeta(8, 50), "allreduce", ranks=16, nodes=2).title
+        'allreduce, 16 ranks, 2 nodes'
+        """
+        parts: list[str] = [self.kind or "any kind"]
+        if self.ranks is not None:
+            parts.append(f"{self.ranks} ranks")
+        if self.nodes is not None:
+            parts.append(f"{self.nodes} node{'s' * (self.nodes != 1)}")
+        if self.group:
+            parts.append(f"group {self.group}")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -54,16 +79,28 @@ class Network:
     Attributes
     ----------
     curves
-        Any number of them.
+        Any number of them, each for something else.
     name
         A title for people.
     any_ranks
         Whether a curve may stand for another number of ranks than it was measured with.
+
+    Raises
+    ------
+    InputError
+        If two curves are for the same kind, ranks, nodes and group.
     """
 
     curves: tuple[NetworkCurve, ...]
     name: str = ""
     any_ranks: bool = False
+
+    def __post_init__(self) -> None:
+        seen = set()
+        for curve in self.curves:
+            if curve.key in seen:
+                raise InputError(f"two curves are for the same: {curve.title}")
+            seen.add(curve.key)
 
     @classmethod
     def uniform(cls, cost: CostCurve) -> Network:
@@ -73,8 +110,10 @@ class Network:
     def costs(self, needs: Mapping[Need, int | None], what: str) -> tuple[Costs, tuple[str, ...]]:
         """Return the curve of each (group, kind), and sentences on what was taken for granted.
 
-        A curve for the group comes first, then one for its number of ranks, then one of unknown
-        ranks; one for every kind stands in where the kind has none.
+        A curve for the group comes before one for any group, one for the kind before one for every
+        kind; then comes one for the group's number of ranks, then one of an unknown number, and, only
+        with ``any_ranks``, the one whose number is nearest, as a ratio. Several that are equally
+        near are refused: nothing says which one is meant.
 
         Parameters
         ----------
@@ -86,7 +125,8 @@ class Network:
         Raises
         ------
         InputError
-            If a pair has no curve, or only curves of other numbers of ranks.
+            If a pair has no curve, only curves of other numbers of ranks, or several that are
+            equally near.
         """
         costs: dict[Need, CostCurve] = {}
         notes: list[str] = []
@@ -102,12 +142,23 @@ class Network:
             have = ", ".join(sorted({c.kind or "any kind" for c in self.curves})) or "nothing"
             raise InputError(f"{what}: has {kind} in group {group!r}, costs are given for {have}")
 
-        def distance(curve: NetworkCurve) -> tuple[bool, bool, bool, int]:
+        def distance(curve: NetworkCurve) -> tuple[bool, bool, int, Fraction]:
+            apart = Fraction(1)
             known = curve.ranks is not None and ranks is not None
-            apart = abs(curve.ranks - ranks) if curve.ranks and ranks else 0
-            return (curve.group == "", curve.kind is None, known and apart > 0, apart)
+            if curve.ranks is not None and ranks is not None:
+                apart = max(Fraction(curve.ranks, ranks), Fraction(ranks, curve.ranks))
+            nearness = (0 if apart == 1 else 2) if known else 1
+            return (curve.group == "", curve.kind is None, nearness, apart)
 
         best = min(found, key=distance)
+        equal = [curve for curve in found if distance(curve) == distance(best)]
+        if len({curve.cost for curve in equal}) > 1:
+            several = "; ".join(curve.title for curve in equal[:4])
+            of = "an unknown number of" if ranks is None else str(ranks)
+            raise InputError(
+                f"{what}: {kind} in group {group!r} of {of} ranks: costs are given for {several}, and "
+                "nothing says which one to take: keep one in the cost file"
+            )
         if best.kind is None:
             notes.append("every kind of collective is priced alike, by bytes over one bandwidth")
         if best.ranks is not None and ranks is not None and best.ranks != ranks:

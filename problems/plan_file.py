@@ -56,4 +56,5 @@ def plan_of(file: PlanFile, path: str | Path = "plan") -> Plan:
             text = str(error)
             raise InputError(text if text.startswith(what) else f"{path}: {text}") from None
         buckets.append(bucket)
-    return Plan(tuple(buckets))
+    orders = {} if file.orders is UNSET else file.orders
+    return Plan(tuple(buckets), {stream: tuple(names) for stream, names in orders.items()})

@@ -1,4 +1,4 @@
-"""The readers of recordings: which there are, and how each recognises its files by content."""
+"""What a reader of recordings is: how it recognises its files, and what it may be told."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ class ReadOptions:
         The step to take, by the recording's own number.
     sizes
         Another file with the gradients' sizes.
+    graph
+        Whether to take the whole step as a graph, also where it is plain DDP.
     tokens
         Tokens that each rank processes in a step, for estimates.
     tflops
         Throughput of one rank in 1e12 operations a second, for estimates.
+    backward_us
+        Length of the backward pass in microseconds, for recordings without times.
     """
 
     step: int | None = None
     sizes: Path | None = None
+    graph: bool = False
     tokens: int | None = None
     tflops: float | None = None
+    backward_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,106 +2,173 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from commsched.models import CostCurve, GradientProblem, Problem
+from commsched.models import CostCurve, Problem
 from commsched.models.errors import InputError
 from commsched.problems.files import read_bytes
-from commsched.problems.problem_file import problem_from_bytes
-from commsched.problems.profiler_trace import read_profiler_trace
-from commsched.problems.recorded import RecordedStep
+from commsched.problems.network import Network
+from commsched.problems.problem_file import problem_and_notes
+from commsched.problems.readers import Reader, ReadOptions
+from commsched.problems.recorded import Recording
+from commsched.problems.registry import READERS
+from commsched.problems.source import Source, sources
 
-GZIP_MAGIC = b"\x1f\x8b"
-_SNIFFED_BYTES = 1 << 20
-_TRACE_MARK = re.compile(rb'"(traceEvents|ph)"')
-_OUR_FORMAT = re.compile(rb'"format"\s*+:\s*+"commsched/')
+NO_OPTIONS = ReadOptions()
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A problem and, where it comes from a recording, what was recorded."""
+    """A problem and, where it comes from a recording, what was recorded.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    recorded
+        The recording; None if the problem was read from a problem file.
+    notes
+        What was taken for granted about the costs.
+    """
 
     problem: Problem
-    recorded: RecordedStep | None = None
+    recorded: Recording | None = None
+    notes: tuple[str, ...] = ()
 
 
 def load(
     path: str | Path,
     *,
-    cost: CostCurve | None = None,
-    step: int | None = None,
-    sizes: str | Path | None = None,
+    cost: CostCurve | Network | None = None,
+    options: ReadOptions = NO_OPTIONS,
 ) -> Loaded:
-    """Read a problem file or a PyTorch profiler trace of a DDP step.
+    """Read a problem file, or a recording of any kind that is known.
 
     Parameters
     ----------
     path
-        The file; ``-`` means a problem file on standard input.
+        The file, a folder or an archive; ``-`` means a problem file on standard input.
     cost
-        What an all-reduce costs. A trace needs it, for durations in a trace include waiting; in
-        the simplest problem file it replaces the file's own cost.
-    step
-        The trace's step to take, by its number; by default the one of median length.
-    sizes
-        A PyTorch execution trace with the gradients' shapes, for a trace without them.
+        What launches cost. A recording needs it, for durations in a trace include waiting; in
+        the simplest problem file it replaces the file's own cost. A curve stands for every kind
+        of collective.
+    options
+        What to take from a recording.
 
     Raises
     ------
     InputError
-        If the file is neither, something in it is wrong, or an option does not fit it.
+        If the file is of no known kind, something in it is wrong, or an option does not fit it.
     """
-    if _is_trace(path):
-        if cost is None:
-            raise InputError(
-                f"{path}: is a trace; say what the network costs: --alpha-us and "
-                "--bandwidth-gb-s, or --costs FILE"
-            )
-        recorded = read_profiler_trace(
-            Path(path), step=step, sizes=None if sizes is None else Path(sizes)
+    network = Network.uniform(cost) if isinstance(cost, CostCurve) else cost
+    found = None if _is_stream(path) else _recognise(path)
+    if found is None:
+        return _load_problem(path, network, options)
+    reader, files, notes = found
+    _check_options(path, reader, options)
+    if network is None:
+        raise InputError(
+            f"{path}: is a {reader.title}; say what the network costs: --alpha-us and "
+            "--bandwidth-gb-s, or --costs FILE"
         )
-        return Loaded(recorded.problem(cost), recorded)
-    if step is not None or sizes is not None:
-        raise InputError(f"{path}: is no trace; a step and sizes are options of traces")
-    problem = problem_from_bytes(read_bytes(path), path)
-    if cost is None:
-        return Loaded(problem)
-    if not isinstance(problem, GradientProblem):
-        raise InputError(f"{path}: has a cost for each group and kind, which no flag can replace")
-    return Loaded(
-        GradientProblem(
-            problem.gradients or (),
-            cost,
-            name=problem.name,
-            backward_end_ns=problem.backward_end_ns,
-        )
-    )
+    recorded = reader.read(files, options)
+    costs, more = network.costs(recorded.needs, str(path))
+    try:
+        return Loaded(recorded.with_costs(costs), recorded, (*notes, *more))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def read(
     path: str | Path,
     *,
-    cost: CostCurve | None = None,
-    step: int | None = None,
-    sizes: str | Path | None = None,
+    cost: CostCurve | Network | None = None,
+    options: ReadOptions = NO_OPTIONS,
 ) -> Problem:
     """Read a problem; the parameters and errors are those of :func:`load`."""
-    return load(path, cost=cost, step=step, sizes=sizes).problem
+    return load(path, cost=cost, options=options).problem
 
 
-def _is_trace(path: str | Path) -> bool:
-    """Return whether a file is a trace; a pipe is not looked into, for it can be read only once."""
+def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Recording:
+    """Read a recording without asking what the network costs.
+
+    Raises
+    ------
+    InputError
+        If the file is no recording of a known kind, or something in it is wrong.
+    """
+    found = _recognise(path)
+    if found is None:
+        known = "; ".join(reader.title for reader in READERS)
+        raise InputError(f"{path}: is no recording of a kind that is known ({known})")
+    reader, files, _ = found
+    _check_options(path, reader, options)
+    return reader.read(files, options)
+
+
+def _is_stream(path: str | Path) -> bool:
+    """Return whether a path can be read only once, so that nobody may look into it."""
     try:
-        if str(path) == "-" or not Path(path).is_file():
-            return False
-        with Path(path).open("rb") as file:
-            start = file.read(_SNIFFED_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+        return str(path) == "-" or (Path(path).exists() and not _is_file_or_folder(Path(path)))
+    except (OSError, ValueError):
+        return True  # Reading it will say what is wrong.
+
+
+def _is_file_or_folder(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
+
+
+def _recognise(path: str | Path) -> tuple[Reader, list[Source], tuple[str, ...]] | None:
+    """Return the reader of what a path holds, its files and notes; None if no reader knows it."""
+    try:
+        files = sources(path)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    if start.startswith(GZIP_MAGIC):
-        return True
-    return bool(_TRACE_MARK.search(start)) and not _OUR_FORMAT.search(start)
+    by_reader: dict[str, list[Source]] = {}
+    readers: dict[str, Reader] = {}
+    unknown: list[Source] = []
+    for file in files:
+        start = file.start()
+        reader = next((reader for reader in READERS if reader.recognises(start)), None)
+        if reader is None:
+            unknown.append(file)
+        else:
+            readers[reader.title] = reader
+            by_reader.setdefault(reader.title, []).append(file)
+    if not readers:
+        if len(files) == 1 and not files[0].member and files[0].path == Path(path):
+            return None
+        known = "; ".join(reader.title for reader in READERS)
+        raise InputError(
+            f"{path}: none of its {len(files)} files is of a kind that is known ({known})"
+        )
+    counts = Counter({title: len(found) for title, found in by_reader.items()})
+    title, count = counts.most_common(1)[0]
+    if len(readers) > 1 or (count > 1 and not readers[title].several):
+        have = ", ".join(f"{n} x {one}" for one, n in counts.most_common())
+        raise InputError(f"{path}: holds several recordings ({have}): name one of them")
+    notes: tuple[str, ...] = ()
+    if unknown:
+        shown = ", ".join(file.name for file in unknown[:3])
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        notes = (f"not read, of no known kind: {shown}{more}",)
+    return readers[title], by_reader[title], notes
+
+
+def _check_options(path: str | Path, reader: Reader | None, options: ReadOptions) -> None:
+    """Refuse options that the reader would not look at."""
+    for field in fields(options):
+        given = getattr(options, field.name) != field.default
+        if given and (reader is None or field.name not in reader.options):
+            what = "problem file" if reader is None else reader.title
+            raise InputError(
+                f"{path}: is a {what}, for which --{field.name.replace('_', '-')} says nothing"
+            )
+
+
+def _load_problem(path: str | Path, network: Network | None, options: ReadOptions) -> Loaded:
+    problem, notes = problem_and_notes(read_bytes(path), path, network)
+    _check_options(path, None, options)
+    return Loaded(problem, notes=notes)

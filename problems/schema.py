@@ -45,6 +45,25 @@ class GradientRow(msgspec.Struct, forbid_unknown_fields=True):
     sparse: bool | UnsetType = UNSET
 
 
+class HoldRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The memory that a collective's tensors take up."""
+
+    pool: str
+    since: Literal["start", "ready"] = "start"
+    until: list[str] = []
+
+
+class LimitRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a plan must respect; which fields it has depends on its type."""
+
+    type: str
+    bytes: int | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    pool: str | UnsetType = UNSET
+    names: list[str] | UnsetType = UNSET
+    rows: list[list[str]] | UnsetType = UNSET
+
+
 class ComputeRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="compute"):
     """A compute task of the general problem file."""
 
@@ -52,6 +71,7 @@ class ComputeRow(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", t
     duration_us: int | float
     stream: str = "gpu"
     after: list[str] = []
+    movable: bool | UnsetType = UNSET
 
 
 class CollectiveRow(
@@ -70,6 +90,7 @@ class CollectiveRow(
     after: list[str] = []
     device: str | UnsetType = UNSET
     sparse: bool | UnsetType = UNSET
+    hold: HoldRow | UnsetType = UNSET
 
 
 class GradientFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,9 +99,11 @@ class GradientFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     gradients: list[GradientRow]
-    costs: dict[str, msgspec.Raw]  # a CostRow for each kind
+    costs: dict[str, msgspec.Raw] = {}  # a CostRow for each kind
     name: str = ""
     backward_end_us: int | float | UnsetType = UNSET
+    ranks: int | UnsetType = UNSET
+    limits: list[LimitRow] | UnsetType = UNSET
 
 
 class GraphFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,18 +112,44 @@ class GraphFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     tasks: list[ComputeRow | CollectiveRow]
-    costs: dict[str, msgspec.Raw]  # for each group, a CostRow for each kind
+    costs: dict[str, msgspec.Raw] = {}  # for each group, a CostRow for each kind
     name: str = ""
     channels: dict[str, list[str]] | UnsetType = UNSET
+    ranks: dict[str, int] | UnsetType = UNSET
+    limits: list[LimitRow] | UnsetType = UNSET
 
 
-class CostsFile(msgspec.Struct, forbid_unknown_fields=True):
-    """A cost file: the curves of a network, for steps that come without one."""
+class CurveRow(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A curve of a cost file: what it is for, what it costs, and where it comes from."""
+
+    kind: str  # a kind of collective, or "any"
+    cost: CostRow
+    ranks: int | UnsetType = UNSET
+    nodes: int | UnsetType = UNSET
+    group: str = ""
+    source: str = ""
+    date: str = ""
+    tool: str = ""
+    mean_error: int | float | UnsetType = UNSET
+    max_error: int | float | UnsetType = UNSET
+
+
+class CostsFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A cost file: the curves of a network, for steps that come without them.
+
+    A field with the name of a kind is short for a curve of that kind without anything else.
+    """
 
     format: str
     version: int
-    allreduce: CostRow
     name: str = ""
+    curves: list[CurveRow] | UnsetType = UNSET
+    allreduce: CostRow | UnsetType = UNSET
+    reduce_scatter: CostRow | UnsetType = UNSET
+    all_gather: CostRow | UnsetType = UNSET
+    all_to_all: CostRow | UnsetType = UNSET
+    broadcast: CostRow | UnsetType = UNSET
+    send_recv: CostRow | UnsetType = UNSET
 
 
 class BucketRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,6 +180,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     problem_digest: str
     buckets: list[BucketRow]
+    orders: dict[str, list[str]] | UnsetType = UNSET
     problem: str | UnsetType = UNSET
     scope: Literal["in-order", "any"] = "in-order"
     status: Literal["optimal", "feasible"] | UnsetType = UNSET

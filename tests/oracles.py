@@ -25,6 +25,7 @@ from commsched.models import (
     CostCurve,
     PiecewiseLinear,
     Plan,
+    PoolBytes,
     Problem,
     StepTable,
 )
@@ -80,6 +81,56 @@ class _Job:
     finished: bool = field(default=False)
 
 
+class _Memory:
+    """What is held of the limited pools, counted anew at every question."""
+
+    def __init__(self, problem: Problem, launches: Sequence[_Job]) -> None:
+        self.limits = {
+            limit.pool: limit.bytes for limit in problem.limits if isinstance(limit, PoolBytes)
+        }
+        self.holders = {
+            name: task
+            for name, task in _collectives(problem).items()
+            if task.hold is not None and task.hold.pool in self.limits
+        }
+        self.launches = launches
+
+    def _born(self, task: Collective, done: set[str]) -> bool:
+        if task.hold.since == "ready":
+            return set(task.after) <= done
+        return any(job.start is not None and task.name in job.names for job in self.launches)
+
+    def alive(self, pool: str, done: set[str]) -> int:
+        return sum(
+            task.bytes
+            for task in self.holders.values()
+            if task.hold.pool == pool
+            and self._born(task, done)
+            and not ({task.name, *task.hold.until} <= done)
+        )
+
+    def takes(self, job: _Job) -> dict[str, int]:
+        """Return what the start of a launch takes of each pool."""
+        found: dict[str, int] = {}
+        for name in set(job.names) & self.holders.keys():
+            task = self.holders[name]
+            earlier = self.launches[: self.launches.index(job)] if job in self.launches else []
+            if task.hold.since == "start" and not any(name in other.names for other in earlier):
+                found[task.hold.pool] = found.get(task.hold.pool, 0) + task.bytes
+        return found
+
+    def admits(self, job: _Job, done: set[str]) -> bool:
+        takes = self.takes(job)
+        for other in self.launches:
+            if other is job:
+                break
+            if other.start is None and self.takes(other).keys() & takes.keys():
+                return False
+        return all(
+            self.alive(pool, done) + size <= self.limits[pool] for pool, size in takes.items()
+        )
+
+
 def written(value: object) -> Fraction:
     """Return a number as it is written in decimal."""
     if isinstance(value, Fraction):
@@ -118,10 +169,10 @@ def price(curve: CostCurve, size: int) -> int:
     return math.ceil(exact_price(curve, size))
 
 
-def _play(jobs: Sequence[_Job]) -> int:
+def _play(jobs: Sequence[_Job], memory: _Memory | None = None) -> int:
     """Advance a clock until all jobs have ended, fill in their times and return the last end.
 
-    Each queue runs its jobs one at a time in the order given.
+    Each queue runs its jobs one at a time in the order given, when there is memory for them.
     """
     queues: dict[tuple[str, str], list[_Job]] = {}
     for job in jobs:
@@ -154,6 +205,7 @@ def _play(jobs: Sequence[_Job]) -> int:
                     and head.start is None
                     and head.ready is not None
                     and head.not_before <= clock
+                    and (memory is None or memory.admits(head, done))
                 ):
                     head.start = clock
                     head.end = clock + head.length
@@ -166,27 +218,31 @@ def _play(jobs: Sequence[_Job]) -> int:
         for queue in queues.values():
             head = next((job for job in queue if not job.finished), None)
             if head is not None and head.start is None and head.ready is not None:
-                events.append(head.not_before)
+                events += [head.not_before] if head.not_before > clock else []
         if not events:
             raise Stuck([job.names for job in jobs if not job.finished])
         clock = min(events)
 
 
-def _compute_jobs(problem: Problem) -> list[_Job]:
-    return [
+def _compute_jobs(problem: Problem, plan: Plan | None = None) -> list[_Job]:
+    jobs = [
         _Job(("stream", task.stream), (task.name,), set(task.after), task.duration_ns)
         for task in problem.tasks
         if isinstance(task, Compute)
     ]
+    for stream, names in (plan.orders if plan else {}).items():
+        mine = {job.names[0]: job for job in jobs if job.queue == ("stream", stream)}
+        jobs = [job for job in jobs if job not in mine.values()] + [mine[name] for name in names]
+    return jobs
 
 
 def _collectives(problem: Problem) -> dict[str, Collective]:
     return {task.name: task for task in problem.tasks if isinstance(task, Collective)}
 
 
-def free_communication(problem: Problem) -> tuple[int, dict[str, int]]:
+def free_communication(problem: Problem, plan: Plan | None = None) -> tuple[int, dict[str, int]]:
     """Return the makespan and each collective's ready time where collectives take no time."""
-    jobs = _compute_jobs(problem)
+    jobs = _compute_jobs(problem, plan)
     free = {
         # A queue of its own for each collective: nothing holds it back.
         name: _Job(("free", name), (name,), set(task.after), 0)
@@ -230,12 +286,12 @@ def simulate(problem: Problem, plan: Plan) -> Played:
     Stuck
         If launches wait for each other for ever.
     """
-    compute = _compute_jobs(problem)
+    compute = _compute_jobs(problem, plan)
     launches = _launch_jobs(problem, plan, price)
-    makespan = _play([*compute, *launches])
+    makespan = _play([*compute, *launches], _Memory(problem, launches))
     return Played(
         makespan=makespan,
-        exposed=makespan - free_communication(problem)[0],
+        exposed=makespan - free_communication(problem, plan)[0],
         launches=tuple(PlayedLaunch(j.names, j.ready, j.start, j.end) for j in launches),
         spans={job.names[0]: (job.start, job.end) for job in compute},
     )

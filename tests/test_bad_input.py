@@ -736,12 +736,15 @@ def test_limits_that_make_no_sense(tmp_path, refusal, flags, form):
     assert flags[0].removeprefix("--").replace("-", "_") in line.replace("-", "_")
 
 
-def test_a_step_with_several_costs_takes_no_cost_from_flags(tmp_path, refusal):
-    """One pair of numbers cannot replace a cost for each group and kind."""
-    problem = tmp_path / "problem.json"
+def test_a_cost_file_must_have_every_kind_of_a_step(tmp_path, refusal):
+    """The curve of one kind does not stand for another."""
+    problem, costs = tmp_path / "problem.json", tmp_path / "costs.json"
     problem.write_text(json.dumps(STEP))
-    line = refusal("plan", problem, "--alpha-us", "1", "--bandwidth-gb-s", "1")
-    assert f"{problem}: " in line
+    allreduce = {"alpha_us": 1, "bandwidth_gb_s": 1}
+    document = {"format": "commsched/costs", "version": 1, "allreduce": allreduce}
+    costs.write_text(json.dumps(document))
+    line = refusal("plan", problem, "--costs", costs)
+    assert f"{problem}: has reduce_scatter in group 'tp'" in line
 
 
 @pytest.mark.parametrize(
@@ -750,7 +753,7 @@ def test_a_step_with_several_costs_takes_no_cost_from_flags(tmp_path, refusal):
         ({"format": "commsched/problem", "version": 1, "allreduce": {}}, "format"),
         ({"format": "commsched/costs", "version": 2, "allreduce": {}}, "version"),
         ({"format": "commsched/costs", "version": 1}, "allreduce"),
-        ({"format": "commsched/costs", "version": 1, "allreduce": {}, "all_gather": {}}, "gather"),
+        ({"format": "commsched/costs", "version": 1, "allgather": {}}, "allgather"),
         ([], "object"),
         ({}, "format"),
     ],

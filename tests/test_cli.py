@@ -653,11 +653,23 @@ def test_import_writes_the_problem_that_plan_reads_from_the_trace(tmp_path):
 
 
 def test_import_refuses_what_is_no_recording(paths, tmp_path):
-    """A problem file needs no import, a trace needs a network, and nothing is written."""
+    """A problem file needs no import, and nothing is written."""
     out = tmp_path / "out.json"
     assert "no recording" in refusal("import", paths["gradients"], "-o", out)
-    assert "--costs" in refusal("import", TRACE, "-o", out)
     assert not out.exists()
+
+
+def test_an_import_without_a_network_gets_its_costs_when_it_is_planned(tmp_path):
+    """The file then has no costs, and says so to whoever asks for a plan without giving them."""
+    written = tmp_path / "step.json"
+    code, out, err = run("import", TRACE, "-o", written)
+    assert (code, err) == (0, "")
+    assert "the file has no costs" in out
+    assert "has no costs, gradients need that of allreduce" in refusal("plan", written)
+    planned = run_json("plan", written, "--costs", COSTS)
+    traced = run_json("plan", TRACE, "--costs", COSTS)
+    assert planned["problem_digest"] == traced["problem_digest"]
+    assert planned["makespan_us"] == traced["makespan_us"]
 
 
 @pytest.mark.shared
