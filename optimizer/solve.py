@@ -146,19 +146,23 @@ def _by_search(
     seed: int,
 ) -> Result:
     bound = closed_form_bound(problem)
-    name, known = best_known(problem)
-    timeline = play(problem, known)
+    found = best_known(problem)
+    name, known = found if found is not None else ("", None)
+    timeline = None if known is None else play(problem, known)
 
-    def result(status: Status, plan: Plan, bound: Bound, method: str, reason: str) -> Result:
+    def result(status: Status, bound: Bound, method: str, reason: str) -> Result:
         wall_s = time.perf_counter() - started
-        return Result(problem, scope, status, plan, bound, method, reason, wall_s)
+        return Result(problem, scope, status, known, bound, method, reason, wall_s)
 
-    if method == "auto" and proved_status(timeline, bound) is Status.OPTIMAL:
+    def status_now(bound: Bound) -> Status:
+        return Status.UNKNOWN if timeline is None else proved_status(timeline, bound)
+
+    if method == "auto" and status_now(bound) is Status.OPTIMAL:
         reason = (
             f"{why}, but a simple rule already meets the bound; "
             "the number of launches is not proved least"
         )
-        return result(Status.OPTIMAL, known, bound, f"rule {name}", reason)
+        return result(Status.OPTIMAL, bound, f"rule {name}", reason)
     try:
         # Imported here: loading OR-Tools takes half a second that most calls do not need.
         from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
@@ -171,44 +175,52 @@ def _by_search(
     except NotApplicableError as error:
         if method == "cpsat":
             raise
-        status = proved_status(timeline, bound)
-        return result(status, known, bound, f"rule {name}", f"{why}; {error}")
+        way = f"rule {name}" if known is not None else "cpsat"
+        return result(status_now(bound), bound, way, f"{why}; {error}")
     outcome = solve(model, Budget(time_limit_s, workers, seed))
+    if outcome.infeasible:
+        return result(Status.INFEASIBLE, bound, "cpsat", f"{why}; no plan keeps the limits")
     if outcome.bound.ns > bound.ns:
         bound = outcome.bound
     reason = why
     if outcome.plan is not None and outcome.objective_ns is not None:
-        found = play(problem, outcome.plan)
+        planned = play(problem, outcome.plan)
         allowed = outcome.objective_ns + (0 if model.exact else outcome.plan.launches)
-        if found.makespan_ns > allowed:
+        if planned.makespan_ns > allowed:
             raise SolverError(
                 f"CP-SAT promised {outcome.objective_ns} ns, "
-                f"the evaluator gives {found.makespan_ns} ns"
+                f"the evaluator gives {planned.makespan_ns} ns"
             )
-        if found.makespan_ns <= timeline.makespan_ns:
-            known, timeline = outcome.plan, found
-    status = proved_status(timeline, bound)
+        if planned.broken:
+            raise SolverError(f"CP-SAT's plan breaks a limit: {planned.broken[0]}")
+        if timeline is None or planned.makespan_ns <= timeline.makespan_ns:
+            known, timeline = outcome.plan, planned
+    status = status_now(bound)
     if status is not Status.OPTIMAL:
         reason += f"; stopped at the limit of {time_limit_s:g} s"
     elif not outcome.fewest:
         reason += "; the number of launches is not proved least"
-    return result(status, known, bound, "cpsat", reason)
+    return result(status, bound, "cpsat", reason)
 
 
-def best_known(problem: Problem) -> tuple[str, Plan]:
+def best_known(problem: Problem) -> tuple[str, Plan] | None:
     """Return the simple rule's name and plan with the least makespan, then fewest launches.
 
     Also tried is the plan that the recurrence would give if ready times were fixed. One launch for
-    each collective in ready order always works, so there is always a plan.
+    each collective in ready order always works, so there is always a plan, unless limits forbid
+    all of these: then None.
     """
     candidates: list[tuple[int, int, str, Plan]] = []
     for name, make in KNOWN:
         try:
             plan = make(problem)
-            makespan_ns = play(problem, plan).makespan_ns
+            timeline = play(problem, plan)
         except (NotApplicableError, DeadlockError):
             continue
-        candidates.append((makespan_ns, plan.launches, name, plan))
+        if not timeline.broken:
+            candidates.append((timeline.makespan_ns, plan.launches, name, plan))
+    if not candidates:
+        return None
     _, _, name, plan = min(candidates, key=lambda candidate: candidate[:2])
     return name, plan
 
@@ -226,7 +238,7 @@ def _as_if_settled(problem: Problem) -> Plan:
         if gate in taken:
             raise NotApplicableError("names clash")
         tasks.append(Compute(gate, problem.ready_ns[position], stream=gate))
-        tasks.append(replace(problem.collectives[position], after=(gate,)))
+        tasks.append(replace(problem.collectives[position], after=(gate,), hold=None))
     relaxed = Problem(tasks, problem.costs, channels=problem.groups_of_channel)
     if why_not_exact(relaxed, "in-order") is not None:
         raise NotApplicableError("no recurrence for this class")

@@ -396,8 +396,99 @@ def all_plans(problem: Problem, scope: Scope) -> Iterator[Plan]:
                 buckets = [bucket for piece in pieces for bucket in piece]
                 yield from map(list, itertools.permutations(buckets))
 
+    pools = any(isinstance(limit, PoolBytes) for limit in problem.limits)
     for parts in itertools.product(*(list(orders(chain)) for chain in chains.values())):
-        yield Plan(tuple(Bucket(tuple(names)) for part in parts for names in part))
+        # Memory is given out in the order of the whole plan, so then the channels' merge counts.
+        merged = interleavings(parts) if pools else [[n for part in parts for n in part]]
+        for order in merged:
+            for streams in stream_orders(problem):
+                yield Plan(tuple(Bucket(tuple(names)) for names in order), streams)
+
+
+def stream_orders(problem: Problem) -> list[dict[str, tuple[str, ...]]]:
+    """Return every order of the streams that have movable tasks; one empty one without any."""
+    choices: list[list[tuple[str, tuple[str, ...]]]] = []
+    for stream in {t.stream for t in problem.tasks if isinstance(t, Compute) and t.movable}:
+        mine = [t for t in problem.tasks if isinstance(t, Compute) and t.stream == stream]
+        fixed = [t.name for t in mine if not t.movable]
+        choices.append(
+            [
+                (stream, names)
+                for names in itertools.permutations([t.name for t in mine])
+                if [name for name in names if name in fixed] == fixed
+            ]
+        )
+    return [dict(choice) for choice in itertools.product(*choices)]
+
+
+def keeps_limits(problem: Problem, plan: Plan, launches: Sequence[_Job]) -> bool:
+    """Return whether what was played respects the limits, apart from memory taken at a start."""
+    size = {name: task.bytes for name, task in _collectives(problem).items()}
+    bucket_of = {name: number for number, b in enumerate(plan.buckets) for name in b.names}
+    total = [sum(size[name] for name in bucket.names) for bucket in plan.buckets]
+
+    def most_at_once(weights: Sequence[int]) -> int:
+        return max(
+            sum(
+                weight
+                for weight, other in zip(weights, launches, strict=True)
+                if other.ready <= job.ready < other.end
+            )
+            for job in launches
+        )
+
+    for limit in problem.limits:
+        name = type(limit).__name__
+        if name == "MostBucketBytes":
+            holds = max(total) <= limit.bytes
+        elif name == "LeastBucketBytes":
+            holds = min(total) >= limit.bytes
+        elif name == "MostLaunches":
+            holds = len(total) <= limit.count
+        elif name == "BytesInFlight":
+            holds = most_at_once(total) <= limit.bytes
+        elif name == "LaunchesInFlight":
+            holds = most_at_once([1] * len(total)) <= limit.count
+        elif name == "Together":
+            holds = len({bucket_of[n] for n in limit.names}) == 1
+        elif name == "Apart":
+            holds = len({bucket_of[n] for n in limit.names}) == len(limit.names)
+        elif name == "Alike":
+            first = [bucket_of[n] for n in limit.rows[0]]
+            holds = all(
+                [a == b for a, b in itertools.combinations(first, 2)]
+                == [bucket_of[a] == bucket_of[b] for a, b in itertools.combinations(row, 2)]
+                for row in limit.rows
+            )
+        else:
+            holds = True  # a pool: see pools_hold
+        if not holds:
+            return False
+    return True
+
+
+def pools_hold(problem: Problem, plan: Plan, jobs: Sequence[_Job]) -> bool:
+    """Return whether no pool is ever fuller than its limit, whoever filled it."""
+    end: dict[str, int] = {}
+    start: dict[str, int] = {}
+    for job in jobs:
+        for name in job.names:
+            end[name] = max(end.get(name, 0), job.end)
+            start[name] = min(start.get(name, job.start), job.start)
+    for limit in problem.limits:
+        if not isinstance(limit, PoolBytes):
+            continue
+        held = []
+        for task in _collectives(problem).values():
+            if task.hold is None or task.hold.pool != limit.pool:
+                continue
+            ready = max((end[name] for name in task.after), default=0)
+            since = start[task.name] if task.hold.since == "start" else ready
+            held.append((since, max(end[n] for n in (task.name, *task.hold.until)), task.bytes))
+        for since, until, _ in held:
+            if until > since and limit.bytes < sum(b for s, e, b in held if s <= since < e):
+                return False
+    return True
 
 
 class Best(NamedTuple):
@@ -416,7 +507,7 @@ def brute_force(problem: Problem, scope: Scope) -> Best:
     Raises
     ------
     Stuck
-        If every plan of the scope deadlocks.
+        If every plan of the scope deadlocks or breaks a limit.
     """
     prices: dict[tuple[int, int], int] = {}
 
@@ -429,14 +520,20 @@ def brute_force(problem: Problem, scope: Scope) -> Best:
     best: tuple[int, int] | None = None
     tried = 0
     for plan in all_plans(problem, scope):
+        compute = _compute_jobs(problem, plan)
+        launches = _launch_jobs(problem, plan, remembered)
         try:
-            makespan = _play([*_compute_jobs(problem), *_launch_jobs(problem, plan, remembered)])
+            makespan = _play([*compute, *launches], _Memory(problem, launches))
         except Stuck:
+            continue
+        if not keeps_limits(problem, plan, launches):
+            continue
+        if not pools_hold(problem, plan, [*compute, *launches]):
             continue
         tried += 1
         found = (makespan, plan.launches)
         if best is None or found < best:
             best = found
     if best is None:
-        raise Stuck("every plan deadlocks")
+        raise Stuck("no plan of the scope runs within the limits")
     return Best(*best, tried)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -19,21 +20,32 @@ from hypothesis import strategies as st
 from oracles import Scope, Stuck, fusion, ready_order, simulate
 
 from commsched.models import (
+    Alike,
     AlphaBeta,
+    Apart,
     Bucket,
     BusBandwidth,
+    BytesInFlight,
     Chunk,
     Collective,
     Compute,
     CostCurve,
     Gradient,
     GradientProblem,
+    Hold,
     Kind,
+    LaunchesInFlight,
+    LeastBucketBytes,
+    Limit,
+    MostBucketBytes,
+    MostLaunches,
     PiecewiseLinear,
     Plan,
+    PoolBytes,
     Problem,
     StepTable,
     Task,
+    Together,
 )
 
 PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
@@ -193,6 +205,54 @@ def _random_channels(
     for group in sorted({group for group, _ in used}):
         channels.setdefault(rng.choice(("nic0", "nic1")), []).append(group)
     return channels
+
+
+def random_limits(rng: random.Random, problem: Problem) -> list[Limit]:
+    """Return one to three limits, which may contradict each other or the problem."""
+    names, total = problem.names, max(1, sum(problem.bytes))
+    makers: list[Callable[[], Limit]] = [
+        lambda: MostBucketBytes(rng.randint(1, total)),
+        lambda: LeastBucketBytes(rng.randint(0, total // 2)),
+        lambda: MostLaunches(rng.randint(1, len(names))),
+        lambda: BytesInFlight(rng.randint(1, total)),
+        lambda: LaunchesInFlight(rng.randint(1, len(names))),
+    ]
+    if len(names) > 1:
+        makers += [
+            lambda: Together(tuple(rng.sample(names, 2))),
+            lambda: Apart(tuple(rng.sample(names, 2))),
+        ]
+    if len(names) > 3:
+        a, b, c, d = rng.sample(names, 4)
+        makers.append(lambda: Alike(((a, b), (c, d))))
+    return [make() for make in rng.sample(makers, rng.choice((1, 1, 2, 3)))]
+
+
+def random_memory_step(rng: random.Random, most: int = 5) -> Problem:
+    """Return a step whose collectives hold memory of a limited pool."""
+    step = random_step(rng, most)
+    names = [task.name for task in step.tasks]
+    tasks: list[Task] = []
+    for task in step.tasks:
+        if isinstance(task, Collective) and rng.random() < 0.8:
+            until = tuple(rng.sample(names, min(len(names), rng.choice((0, 0, 1, 2)))))
+            task = replace(task, hold=Hold("pool", rng.choice(("start", "start", "ready")), until))
+        tasks.append(task)
+    holds = any(isinstance(task, Collective) and task.hold for task in tasks)
+    limits = [PoolBytes("pool", rng.randint(8, 40))] if holds else []
+    return Problem(tasks, step.costs, channels=step.groups_of_channel, limits=limits)
+
+
+def random_movable_step(rng: random.Random, most: int = 3) -> Problem:
+    """Return a step with few compute tasks, some of which may run elsewhere on their stream."""
+    while True:
+        step = random_step(rng, most)
+        tasks = [
+            replace(task, movable=rng.random() < 0.4) if isinstance(task, Compute) else task
+            for task in step.tasks
+        ]
+        if sum(isinstance(task, Compute) for task in tasks) <= 5:
+            return Problem(tasks, step.costs, channels=step.groups_of_channel)
 
 
 def random_problem(rng: random.Random, most: int = 5) -> Problem:

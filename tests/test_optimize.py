@@ -30,6 +30,7 @@ from commsched.models import (
 )
 from commsched.optimizer import RULES, Bound, Result, Status, closed_form_bound, ddp, optimize
 from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
+from commsched.optimizer.cpsat.search import extract
 
 
 def check(problem: Problem, scope: str, method: str) -> Result:
@@ -166,7 +167,7 @@ def test_hints_are_complete_and_feasible(scope):
         assert solver.solve(model.step.cp) == cp_model.OPTIMAL
         makespan_ns = evaluate(problem, known).makespan_ns
         assert solver.value(model.step.makespan) // model.step.scale == makespan_ns
-        assert evaluate(problem, model.extract(solver)).makespan_ns == makespan_ns
+        assert evaluate(problem, extract(model, solver)).makespan_ns == makespan_ns
 
 
 def next_forward(layers: int, seed: int = 0) -> Problem:

@@ -18,7 +18,14 @@ from commsched.models import FusionKey, Plan, Problem
 from commsched.models.cost import Piece
 from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
-from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
+from commsched.optimizer.cpsat.base import (
+    StepModel,
+    bucket_bytes,
+    chain_label,
+    conflicts,
+    longest_ns,
+)
+from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
 
 MAX_PAIRS = 60_000
 _SAFE = 2**61
@@ -31,6 +38,7 @@ class _Chain:
         problem, cp = step.problem, step.cp
         self.step = step
         self.names = [problem.names[k] for k in chain]
+        self.place = {name: p for p, name in enumerate(self.names)}
         self.cost = problem.cost(key)
         sizes = [problem.bytes[k] for k in chain]
         self.unit = math.gcd(*sizes) or 1
@@ -84,6 +92,11 @@ class _Chain:
         """Ensure that bucket b lasts at least as long as its bytes cost, rounded up."""
         cp, used = self.step.cp, self.carried[b, b]
         largest = sum(self.sizes[b:])
+        least, most = bucket_bytes(self.step.problem)
+        if least:
+            cp.add(total >= -(-least // self.unit) * used)
+        if most < largest * self.unit:
+            cp.add(total <= most // self.unit)
         safe = [
             safe_piece(piece, self.unit, largest, self.step.horizon_ns)
             for piece in self.cost.pieces
@@ -137,7 +150,8 @@ class AnyOrderModel:
     problem
         The step.
     known
-        Any valid plan: the model's hint, and its makespan is the horizon.
+        Any valid plan: the model's hint, and its makespan is the horizon. None if no plan is
+        known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
 
@@ -147,31 +161,27 @@ class AnyOrderModel:
         If there are too many collectives, or a cost's coefficients are too large.
     """
 
-    def __init__(self, problem: Problem, known: Plan, lower_ns: int) -> None:
+    def __init__(self, problem: Problem, known: Plan | None, lower_ns: int) -> None:
         pairs = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
         if pairs > MAX_PAIRS:
             raise NotApplicableError(
                 f"cpsat: {pairs} pairs of bucket and member are more than {MAX_PAIRS}"
             )
-        self.step = StepModel(problem, play(problem, known).makespan_ns, lower_ns)
+        horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
+        self.step = StepModel(problem, horizon_ns, lower_ns)
         self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
-        # The end of a collective is that of its bucket, whichever that is.
-        for key, variables in self.chains.items():
-            for p, name in enumerate(variables.names):
-                if not problem.graph.succ[name]:
-                    continue
-                end = self.step.time_var(self.step.head[name], f"done {chain_label(key, p)}")
-                self.step.ends[name] = end
-                for b in range(p + 1):
-                    if (b, p) in variables.carried:
-                        self.step.cp.add(end == variables.end[b]).only_enforce_if(
-                            variables.carried[b, p]
-                        )
+        self._carried: dict[tuple[str, str], Any] = {}
+        for name in problem.names:
+            if problem.graph.succ[name]:
+                self.step.ends[name] = self.done(name)
         for variables in self.chains.values():
             variables.constrain()
-        self.step.add_dependencies()
+        self.step.add_dependencies(at_once=counts_ready(problem))
         self.step.one_at_a_time({key: c.intervals for key, c in self.chains.items()})
-        self._hint(known)
+        self._ready: dict[tuple[FusionKey, int], Any] = {}
+        add_limits(self)
+        if known is not None:
+            self._hint(known)
 
     def _hint(self, known: Plan) -> None:
         times = self.step.ticks(known)
@@ -185,9 +195,8 @@ class AnyOrderModel:
                 ],
                 times,
             )
-            for name in variables.names:
-                if name in self.step.ends:
-                    self.step.hint(self.step.ends[name], times[name][1])
+        for (what, name), variable in self._carried.items():
+            self.step.hint(variable, times[name][0 if what == "start" else 1])
         self.step.hint_compute({name: end for name, (_, end) in times.items()})
         self.step.hint(self.step.makespan, max(end for _, end in times.values()))
 
@@ -206,9 +215,83 @@ class AnyOrderModel:
         """Return the start of every launch (of unused ones, too, which costs nothing)."""
         return [start for c in self.chains.values() for start in c.start]
 
-    def extract(self, solver: cp_model.CpSolver) -> Plan:
-        """Return the plan of a solution."""
-        launches = []
+    def _of(self, name: str) -> tuple[_Chain, int]:
+        problem = self.step.problem
+        chain = self.chains[problem.keys[problem.index[name]]]
+        return chain, chain.place[name]
+
+    def _own(self, what: str, name: str, of_bucket: Sequence[Any]) -> Any:
+        """Return a time of the bucket that carries a collective, whichever that is."""
+        if (what, name) not in self._carried:
+            chain, p = self._of(name)
+            time = self.step.time_var(self.step.head[name], f"{what} {name}")
+            for b in range(p + 1):
+                if (b, p) in chain.carried:
+                    self.step.cp.add(time == of_bucket[b]).only_enforce_if(chain.carried[b, p])
+            self._carried[what, name] = time
+        return self._carried[what, name]
+
+    def start_of(self, name: str) -> Any:
+        """Return the start of the launch that carries a collective."""
+        return self._own("start", name, self._of(name)[0].start)
+
+    def done(self, name: str) -> Any:
+        """Return the end of the launch that carries a collective."""
+        return self._own("end", name, self._of(name)[0].end)
+
+    def same(self, first: str, second: str) -> Any:
+        """Return 1 if two collectives share a bucket, else 0, as a linear expression."""
+        chain, p = self._of(first)
+        _, q = self._of(second)
+        p, q = min(p, q), max(p, q)
+        both = []
+        for b in range(p + 1):
+            if (b, p) in chain.carried and (b, q) in chain.carried:
+                both.append(self.step.cp.new_bool_var(f"{first} and {second} in bucket of {b}"))
+                pair = [chain.carried[b, p], chain.carried[b, q]]
+                self.step.cp.add_min_equality(both[-1], pair)
+        return sum(both)
+
+    def _bucket_ready(self, key: FusionKey, b: int) -> Any:
+        """Return when bucket b is ready: exactly, as the latest of what it carries."""
+        if (key, b) not in self._ready:
+            step, chain = self.step, self.chains[key]
+            latest = []
+            for p in range(b, len(chain.names)):
+                if (b, p) in chain.carried:
+                    own, present = ready_var(step, chain.names[p]), chain.carried[b, p]
+                    counted = step.time_var(0, "")
+                    step.cp.add(counted == own).only_enforce_if(present)
+                    step.cp.add(counted == 0).only_enforce_if(~present)
+                    latest.append(counted)
+            ready = step.time_var(0, f"bucket {chain_label(key, b)} ready")
+            step.cp.add_max_equality(ready, latest)
+            self._ready[key, b] = ready
+        return self._ready[key, b]
+
+    def bucket_ready(self, name: str) -> Any:
+        """Return when the bucket of a collective is ready."""
+        problem = self.step.problem
+        key = problem.keys[problem.index[name]]
+        chain, p = self._of(name)
+        time = self.step.time_var(0, f"bucket of {name} ready")
+        for b in range(p + 1):
+            if (b, p) in chain.carried:
+                ready = self._bucket_ready(key, b)
+                self.step.cp.add(time == ready).only_enforce_if(chain.carried[b, p])
+        return time
+
+    def flights(self) -> Sequence[tuple[Any, Any, Any]]:
+        """Return (ready, end, present) of each possible launch."""
+        return [
+            (self._bucket_ready(key, b), chain.end[b], chain.carried[b, b])
+            for key, chain in self.chains.items()
+            for b in range(len(chain.names))
+        ]
+
+    def launches(self, solver: cp_model.CpSolver) -> list[tuple[int, int, tuple[str, ...]]]:
+        """Return a solution's launches as (start, end, names), in ticks."""
+        found = []
         for c in self.chains.values():
             for b, _ in enumerate(c.names):
                 if solver.value(c.carried[b, b]):
@@ -217,8 +300,8 @@ class AnyOrderModel:
                         for p, name in enumerate(c.names)
                         if (b, p) in c.carried and solver.value(c.carried[b, p])
                     )
-                    launches.append((solver.value(c.start[b]), solver.value(c.end[b]), names))
-        return ordered(launches)
+                    found.append((solver.value(c.start[b]), solver.value(c.end[b]), names))
+        return found
 
 
 def safe_piece(piece: Piece, unit: int, largest: int, longest_ns: int) -> tuple[Piece, bool]:

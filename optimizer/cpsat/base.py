@@ -1,4 +1,4 @@
-"""What both CP-SAT models share: compute tasks, the makespan, time scaling, the solve loop.
+"""What both CP-SAT models share: compute tasks, the makespan, and time scaling.
 
 Time is scaled only where something may take no time at all: then one tick is added to every
 length and a nanosecond is one tick more than there are lengths, so that ticks can never add up to a
@@ -8,30 +8,28 @@ model, which the evaluator rightly refuses.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import networkx as nx
 from ortools.sat.python import cp_model
 
-from commsched.models import Compute, CostCurve, FusionKey, Plan, Problem
-from commsched.models.errors import SolverError
+from commsched.models import (
+    Compute,
+    CostCurve,
+    FusionKey,
+    LeastBucketBytes,
+    MostBucketBytes,
+    Plan,
+    Problem,
+)
+from commsched.models.errors import NotApplicableError, SolverError
 from commsched.models.timeline import play
+from commsched.models.units import MAX_BYTES
 from commsched.optimizer.bounds import paths_ns
-from commsched.optimizer.result import Bound
 
 MAX_HORIZON = 2**60
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a solve may use; the defaults are fixed so that machines agree."""
-
-    time_limit_s: float = 60.0
-    workers: int = 8
-    seed: int = 0
 
 
 @dataclass
@@ -43,7 +41,8 @@ class StepModel:
     problem
         The step.
     horizon_ns
-        Makespan of the best known plan; the model looks for plans that are no worse.
+        Makespan of the best known plan, or of any plan at all where none is known; the model
+        looks for plans that are no worse.
     lower_ns
         A proved lower bound on the makespan.
     """
@@ -58,6 +57,7 @@ class StepModel:
         problem = self.problem
         self.tick = int(
             any(problem.cost(problem.keys[k]).ns(size) == 0 for k, size in enumerate(problem.bytes))
+            or (problem.movable and any(duration_ns == 0 for duration_ns in _durations(problem)))
         )
         self.scale = 2 * len(problem.tasks) + 1 if self.tick else 1
         self.horizon = (self.horizon_ns + 1) * self.scale - 1
@@ -79,31 +79,80 @@ class StepModel:
         return self.cp.new_int_var(min(earliest_ns * self.scale, self.horizon), self.horizon, name)
 
     def _add_compute(self) -> None:
-        """Ensure that a waiting task starts after the one before it on its stream."""
-        problem = self.problem
-        last_on_stream: dict[str, str] = {}
-        self._waiting: list[Compute] = []
-        for task in problem.tasks:
-            if not isinstance(task, Compute):
-                continue
-            if task.name in problem.waiting:
-                end_ns = self.head[task.name] + task.duration_ns
-                end = self.time_var(end_ns, f"end {task.name}")
-                self.ends[task.name] = end
-                self._waiting.append(task)
-                start = end - self.length(task.duration_ns)
-                self.cp.add(self.makespan >= end)
-                before = last_on_stream.get(task.stream)
-                if before is not None:
-                    self.after(start, before)
-            last_on_stream[task.stream] = task.name
+        """Ensure that a task whose time is open starts after the one before it on its stream.
 
-    def add_dependencies(self) -> None:
-        """Ensure that waiting tasks start after what they wait for, once all ends are known."""
-        for task in self._waiting:
+        On a stream with movable tasks these may run anywhere between the others.
+        """
+        problem = self.problem
+        computes = [task for task in problem.tasks if isinstance(task, Compute)]
+        mixed = {task.stream for task in computes if task.movable}
+        self._open = [task for task in computes if mixed or task.name in problem.waiting]
+        for task in self._open:
+            end_ns = self.head[task.name] + task.duration_ns
+            end = self.ends[task.name] = self.time_var(end_ns, f"end {task.name}")
+            self.cp.add(self.makespan >= end + self.tail[task.name] * self.scale)
+        intervals: dict[str, list[Any]] = {stream: [] for stream in mixed}
+        last: dict[str, str] = {}
+        self._before: dict[str, list[str]] = {}
+        for task in computes:
+            before = [] if task.movable or task.stream not in last else [last[task.stream]]
+            if not task.movable:
+                last[task.stream] = task.name
+            if task.name in self.ends:
+                self._before[task.name] = [*before, *task.after]
+            if task.stream in mixed:
+                length = self.length(task.duration_ns)
+                start = self.ends[task.name] - length
+                intervals[task.stream].append(
+                    self.cp.new_fixed_size_interval_var(start, length, f"run {task.name}")
+                )
+        for found in intervals.values():
+            self.cp.add_no_overlap(found)
+
+    def add_dependencies(self, *, at_once: bool = False) -> None:
+        """Ensure that tasks start after what they wait for, once all ends are known.
+
+        Parameters
+        ----------
+        at_once
+            Whether they must start as soon as they can, which the evaluator lets them do. That
+            only matters where something is counted from a ready time on.
+
+        Raises
+        ------
+        NotApplicableError
+            If that is asked for and tasks may move.
+        """
+        if at_once and self.problem.movable:
+            raise NotApplicableError(
+                "cpsat: movable tasks and a limit on what is held since ready exclude each other"
+            )
+        for task in self._open:
             start = self.ends[task.name] - self.length(task.duration_ns)
-            for before in task.after:
-                self.after(start, before)
+            before = self._before[task.name]
+            if at_once:
+                self.cp.add_max_equality(start, [self.end_of(name) for name in before] or [0])
+            else:
+                for name in before:
+                    self.after(start, name)
+
+    def end_of(self, name: str) -> Any:
+        """Return when a task or collective ends: a variable, or a constant that no plan changes."""
+        if name in self.ends:
+            return self.ends[name]
+        return self.problem.nominal.end_ns[name] * self.scale
+
+    def orders(self, solver: cp_model.CpSolver) -> dict[str, tuple[str, ...]]:
+        """Return the order of the tasks on every stream that has movable ones."""
+        found: dict[str, list[tuple[int, int, str]]] = {}
+        mixed = {task.stream for task in self._open if task.movable}
+        for place, task in enumerate(self._open):
+            if task.stream in mixed:
+                end = solver.value(self.ends[task.name])
+                found.setdefault(task.stream, []).append((end, place, task.name))
+        return {
+            stream: tuple(name for _, _, name in sorted(rows)) for stream, rows in found.items()
+        }
 
     def one_at_a_time(self, intervals: Mapping[FusionKey, Sequence[Any]]) -> None:
         """Ensure that launches on one channel do not overlap."""
@@ -115,10 +164,7 @@ class StepModel:
 
     def after(self, start: Any, before: str, when: Any = None) -> None:
         """Ensure that ``start`` is not before the end of the task ``before``."""
-        if before in self.ends:
-            constraint = self.cp.add(start >= self.ends[before])
-        else:
-            constraint = self.cp.add(start >= self.problem.nominal.end_ns[before] * self.scale)
+        constraint = self.cp.add(start >= self.end_of(before))
         if when is not None:
             constraint.only_enforce_if(when)
 
@@ -135,7 +181,10 @@ class StepModel:
                 ],
                 {pair: _Ticked(curve, self) for pair, curve in problem.costs.items()},
                 channels=problem.groups_of_channel,
+                limits=problem.limits,
             )
+            held = [replace(b, not_before_ns=b.not_before_ns * self.scale) for b in plan.buckets]
+            plan = Plan(tuple(held), plan.orders)
         timeline = play(problem, plan)
         times = {span.name: (span.start_ns, span.end_ns) for span in timeline.tasks}
         for launch in timeline.launches:
@@ -148,7 +197,7 @@ class StepModel:
 
     def hint_compute(self, ends: dict[str, int]) -> None:
         """Propose the ends of the waiting tasks."""
-        for task in self._waiting:
+        for task in self._open:
             self.hint(self.ends[task.name], ends[task.name])
 
 
@@ -162,107 +211,27 @@ class _Ticked(CostCurve):
         return self.step.length(self.curve.ns(size))
 
 
-class BucketModel(Protocol):
-    """A representation of buckets on top of a :class:`StepModel`."""
-
-    step: StepModel
-
-    @property
-    def exact(self) -> bool:
-        """Whether the model's durations are the evaluator's, else up to a nanosecond less."""
-
-    def launch_count(self) -> Any:
-        """Return the number of launches as a linear expression."""
-
-    def starts(self) -> Sequence[Any]:
-        """Return the start variables of which the sum is to be small."""
-
-    def extract(self, solver: cp_model.CpSolver) -> Plan:
-        """Return the plan of a solution."""
+def _durations(problem: Problem) -> list[int]:
+    return [task.duration_ns for task in problem.tasks if isinstance(task, Compute)]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What CP-SAT found: the best plan or None, and the proved bound on the makespan."""
+def longest_ns(problem: Problem) -> int:
+    """Return a makespan that no plan exceeds which holds nothing back without need.
 
-    plan: Plan | None
-    objective_ns: int | None
-    bound: Bound
-    fewest: bool
-
-
-def solve(model: BucketModel, budget: Budget) -> Outcome:
-    """Minimise the makespan, then the launches, then the sum of starts, within one time limit.
-
-    Raises
-    ------
-    SolverError
-        If CP-SAT refuses the model, or finds it infeasible although the hinted plan exists.
+    At every moment something runs then; a channel runs at most one launch a collective, none of
+    which is longer than that of all bytes of its fusion key.
     """
-    step = model.step
-    started = time.monotonic()
-    deadline = started + budget.time_limit_s
-    _set_hints(step.cp, step.hints)
-    step.cp.minimize(step.makespan)
-    solver, status = _run(step.cp, budget, deadline)
-    bound_ns = max(step.lower_ns, int(solver.best_objective_bound) // step.scale)
-    bound = Bound(min(bound_ns, step.horizon_ns), "CP-SAT")
-    if status == cp_model.UNKNOWN:
-        return Outcome(None, None, bound, fewest=False)
-    plan = model.extract(solver)
-    objective_ns = solver.value(step.makespan) // step.scale
-    if status != cp_model.OPTIMAL:
-        return Outcome(plan, objective_ns, bound, fewest=False)
-    bound = Bound(objective_ns, "CP-SAT")
-    # The makespan is what people wait for: the rest may take as long again, and two seconds.
-    now = time.monotonic()
-    deadline = min(deadline, now + (now - started) + 2)
-    step.cp.add(step.makespan <= (objective_ns + 1) * step.scale - 1)
-    fewest = False
-    for objective in (model.launch_count(), sum(model.starts())):
-        if time.monotonic() >= deadline:
-            break
-        _hint_solution(step.cp, solver)
-        step.cp.minimize(objective)
-        solver, status = _run(step.cp, budget, deadline)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            break
-        plan = model.extract(solver)
-        if status != cp_model.OPTIMAL:
-            break
-        if not fewest:
-            fewest = True
-            step.cp.add(objective <= int(solver.objective_value))
-    return Outcome(plan, objective_ns, bound, fewest)
+    total = sum(_durations(problem))
+    for key, chain in problem.chains.items():
+        total += len(chain) * problem.cost(key).ns(sum(problem.bytes[k] for k in chain))
+    return total
 
 
-def _run(cp: cp_model.CpModel, budget: Budget, deadline: float) -> tuple[cp_model.CpSolver, Any]:
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.01, deadline - time.monotonic())
-    solver.parameters.num_workers = budget.workers
-    solver.parameters.random_seed = budget.seed
-    status = solver.solve(cp)
-    if status == cp_model.MODEL_INVALID:
-        raise SolverError(f"CP-SAT refuses the model: {cp.validate()}")
-    if status == cp_model.INFEASIBLE:
-        raise SolverError("CP-SAT finds the model infeasible although a plan is known")
-    return solver, status
-
-
-def _set_hints(cp: cp_model.CpModel, hints: Sequence[tuple[Any, int]]) -> None:
-    cp.clear_hints()  # type: ignore[no-untyped-call]
-    for variable, value in hints:
-        cp.add_hint(variable, value)
-
-
-def _hint_solution(cp: cp_model.CpModel, solver: cp_model.CpSolver) -> None:
-    variables = [cp.get_int_var_from_proto_index(k) for k in range(len(cp.proto.variables))]
-    _set_hints(cp, [(variable, solver.value(variable)) for variable in variables])
-
-
-def ordered(launches: Sequence[tuple[int, int, tuple[str, ...]]]) -> Plan:
-    """Return the plan of launches given as (start, end, names), ordered by start."""
-    return Plan.of(names for _, _, names in sorted(launches))
+def bucket_bytes(problem: Problem) -> tuple[int, int]:
+    """Return the least and the most bytes that a bucket may have under the problem's limits."""
+    least = [limit.bytes for limit in problem.limits if isinstance(limit, LeastBucketBytes)]
+    most = [limit.bytes for limit in problem.limits if isinstance(limit, MostBucketBytes)]
+    return max(least, default=0), min(most, default=MAX_BYTES)
 
 
 def conflicts(problem: Problem, chain: Sequence[int]) -> set[tuple[int, int]]:
@@ -274,7 +243,7 @@ def conflicts(problem: Problem, chain: Sequence[int]) -> set[tuple[int, int]]:
     pairs = set()
     for name, number in place.items():
         if name in problem.waiting:
-            for ancestor in nx.ancestors(problem.graph, name):
+            for ancestor in nx.ancestors(problem.fixed_graph, name):
                 if ancestor in place:
                     pairs.add((min(number, place[ancestor]), max(number, place[ancestor])))
     return pairs

@@ -16,7 +16,14 @@ from ortools.sat.python import cp_model
 from commsched.models import FusionKey, Plan, Problem
 from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
-from commsched.optimizer.cpsat.base import StepModel, chain_label, conflicts, ordered
+from commsched.optimizer.cpsat.base import (
+    StepModel,
+    bucket_bytes,
+    chain_label,
+    conflicts,
+    longest_ns,
+)
+from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
 
 MAX_CANDIDATES = 60_000
 
@@ -37,7 +44,9 @@ class _Chain:
             for p, name in enumerate(self.names)
         ]
         sent = [0, *accumulate(problem.bytes[k] for k in chain)]
+        self.place = {name: p for p, name in enumerate(self.names)}
         apart = conflicts(problem, chain)
+        least, most = bucket_bytes(problem)
         cost = problem.cost(key)
         self.candidate: dict[tuple[int, int], cp_model.IntVar] = {}
         self.length: dict[tuple[int, int], int] = {}
@@ -46,6 +55,8 @@ class _Chain:
             for j in range(i + 1, count + 1):
                 if any((p, j - 1) in apart for p in range(i, j - 1)):
                     break
+                if not least <= sent[j] - sent[i] <= most:
+                    continue
                 present = cp.new_bool_var(f"bucket {chain_label(key, i)}..{j}")
                 self.candidate[i, j] = present
                 self.length[i, j] = step.length(cost.ns(sent[j] - sent[i]))
@@ -88,6 +99,35 @@ class _Chain:
             )
             cp.add(step.makespan >= self.start[p] + carried)
 
+    def bucket_ready(self, step: StepModel) -> list[Any]:
+        """Return for each place when the bucket is ready that carries it.
+
+        Going along the chain the latest ready time of the bucket so far is kept; going back, all
+        places of a bucket get that of its last one.
+        """
+        cp, count = step.cp, len(self.names)
+        so_far: list[Any] = []
+        for p, name in enumerate(self.names):
+            own = ready_var(step, name)
+            if p == 0:
+                so_far.append(own)
+                continue
+            carried = step.time_var(0, f"so far {name}")
+            cp.add(carried == so_far[-1]).only_enforce_if(~self.cut[p])
+            cp.add(carried == 0).only_enforce_if(self.cut[p])
+            latest = step.time_var(0, f"latest {name}")
+            cp.add_max_equality(latest, [own, carried])
+            so_far.append(latest)
+        ready: list[Any] = [None] * count
+        for p in range(count - 1, -1, -1):
+            if p == count - 1:
+                ready[p] = so_far[p]
+                continue
+            ready[p] = step.time_var(0, f"bucket of {self.names[p]} ready")
+            cp.add(ready[p] == so_far[p]).only_enforce_if(self.cut[p + 1])
+            cp.add(ready[p] == ready[p + 1]).only_enforce_if(~self.cut[p + 1])
+        return ready
+
 
 class InOrderModel:
     """The model of scope ``in-order``.
@@ -97,7 +137,8 @@ class InOrderModel:
     problem
         The step.
     known
-        A plan of this scope: the model's hint, and its makespan is the horizon.
+        A plan of this scope: the model's hint, and its makespan is the horizon. None if no plan
+        is known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
 
@@ -107,22 +148,26 @@ class InOrderModel:
         If there are too many candidate buckets.
     """
 
-    def __init__(self, problem: Problem, known: Plan, lower_ns: int) -> None:
+    def __init__(self, problem: Problem, known: Plan | None, lower_ns: int) -> None:
         candidates = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
         if candidates > MAX_CANDIDATES:
             raise NotApplicableError(
                 f"cpsat: {candidates} candidate buckets are more than {MAX_CANDIDATES}"
             )
-        self.step = StepModel(problem, play(problem, known).makespan_ns, lower_ns)
+        horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
+        self.step = StepModel(problem, horizon_ns, lower_ns)
         self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
         for variables in self.chains.values():
             for name, end in zip(variables.names, variables.end, strict=True):
                 self.step.ends[name] = end
         for variables in self.chains.values():
             variables.constrain(self.step)
-        self.step.add_dependencies()
+        self.step.add_dependencies(at_once=counts_ready(problem))
         self.step.one_at_a_time({key: c.intervals for key, c in self.chains.items()})
-        self._hint(known)
+        self._ready: dict[str, Any] = {}
+        add_limits(self)
+        if known is not None:
+            self._hint(known)
 
     def _hint(self, known: Plan) -> None:
         step = self.step
@@ -157,13 +202,49 @@ class InOrderModel:
         """Return the start of the launch of every collective."""
         return [start for c in self.chains.values() for start in c.start]
 
-    def extract(self, solver: cp_model.CpSolver) -> Plan:
-        """Return the plan of a solution."""
-        return ordered(
-            [
-                (solver.value(c.start[i]), solver.value(c.end[i]), tuple(c.names[i:j]))
-                for c in self.chains.values()
-                for (i, j), present in c.candidate.items()
-                if solver.value(present)
-            ]
-        )
+    def _of(self, name: str) -> tuple[_Chain, int]:
+        problem = self.step.problem
+        chain = self.chains[problem.keys[problem.index[name]]]
+        return chain, chain.place[name]
+
+    def start_of(self, name: str) -> Any:
+        """Return the start of the launch that carries a collective."""
+        chain, p = self._of(name)
+        return chain.start[p]
+
+    def done(self, name: str) -> Any:
+        """Return the end of the launch that carries a collective."""
+        chain, p = self._of(name)
+        return chain.end[p]
+
+    def same(self, first: str, second: str) -> Any:
+        """Return 1 if two collectives share a bucket, else 0, as a linear expression."""
+        chain, p = self._of(first)
+        _, q = self._of(second)
+        p, q = min(p, q), max(p, q)
+        return sum(present for (i, j), present in chain.candidate.items() if i <= p and q < j)
+
+    def bucket_ready(self, name: str) -> Any:
+        """Return when the bucket of a collective is ready."""
+        if not self._ready:
+            for chain in self.chains.values():
+                found = chain.bucket_ready(self.step)
+                self._ready.update(zip(chain.names, found, strict=True))
+        return self._ready[name]
+
+    def flights(self) -> Sequence[tuple[Any, Any, Any]]:
+        """Return (ready, end, present) of each possible launch."""
+        return [
+            (self.bucket_ready(name), chain.end[p], chain.cut[p])
+            for chain in self.chains.values()
+            for p, name in enumerate(chain.names)
+        ]
+
+    def launches(self, solver: cp_model.CpSolver) -> list[tuple[int, int, tuple[str, ...]]]:
+        """Return a solution's launches as (start, end, names), in ticks."""
+        return [
+            (solver.value(c.start[i]), solver.value(c.end[i]), tuple(c.names[i:j]))
+            for c in self.chains.values()
+            for (i, j), present in c.candidate.items()
+            if solver.value(present)
+        ]
