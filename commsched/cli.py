@@ -1,4 +1,4 @@
-"""The command line: ``commsched plan | compare | evaluate | verify | import | fit``.
+"""The command line: ``commsched plan | compare | evaluate | verify | import | analyse | fit``.
 
 Results go to standard output, messages to standard error. Exit codes: 0 a plan was found or holds,
 2 the input is at fault (one line says how), 3 infeasible, 4 the limit was reached without a plan.
@@ -7,11 +7,12 @@ Results go to standard output, messages to standard error. Exit codes: 0 a plan 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from commsched import __version__
+from commsched.analysing import analyse_command
 from commsched.documents import (
     comparison_document,
     import_document,
@@ -32,9 +33,12 @@ from commsched.optimizer import (
     TIME_LIMIT_S,
     WORKERS,
     Comparison,
+    Result,
     Row,
     Status,
     compare,
+    conflict,
+    limit_prices,
     optimize,
     verdict,
 )
@@ -45,6 +49,7 @@ from commsched.output import (
     print_best_settings,
     print_buckets,
     print_left_out,
+    print_prices,
     print_problem,
     print_proof,
     print_recorded,
@@ -118,15 +123,13 @@ def plan(
         problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
     )
     if result.plan is None:
-        if as_json:
-            print_json(plan_document(result))
-        typer.echo(f"commsched: {result.status}: {result.reason}", err=True)
-        raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
+        _no_plan(result, as_json, time_limit, workers)
     with_settings = not as_json and len(problem.names) <= MOST_TUNED
     comparison = compare(problem, result=result, rules=["ddp"], best_settings=with_settings)
     today = _today(comparison, loaded)
     sentence = verdict(result, today)
-    document = {**plan_document(result), "verdict": sentence}
+    prices = limit_prices(result, time_limit_s=time_limit, workers=workers, seed=seed)
+    document = {**plan_document(result, prices), "verdict": sentence}
     if picture is not None:
         _draw_plan(picture, comparison, today)
     if out is not None:
@@ -147,6 +150,7 @@ def plan(
     console.print()
     print_proof(console, result)
     print_verdict(console, sentence)
+    print_prices(console, prices)
     console.print()
     print_buckets(console, result.timeline)
     print_settings(console, problem, result, comparison)
@@ -284,6 +288,25 @@ def verify_command(
         typer.echo(f"ok: {check}")
 
 
+def _no_plan(result: Result, as_json: bool, time_limit: float, workers: int) -> NoReturn:
+    """Say why there is no plan, and which limits exclude each other, and exit."""
+    text = f"{result.status}: {result.reason}"
+    excluded = None
+    if result.status == Status.INFEASIBLE:
+        excluded = conflict(
+            result.problem, scope=result.scope, time_limit_s=time_limit, workers=workers
+        )
+    if excluded is not None:
+        named = "; ".join(limit.label for limit in excluded)
+        what = "no plan keeps" if len(excluded) == 1 else "no plan keeps together"
+        text = f"{result.status}: {what}: {named}"
+    if as_json:
+        labels = None if excluded is None else [limit.label for limit in excluded]
+        print_json({**plan_document(result), "conflict": labels})
+    typer.echo(f"commsched: {text}", err=True)
+    raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
+
+
 def _is_same_file(out: Path, file: str) -> bool:
     try:
         return out.samefile(file)
@@ -292,6 +315,7 @@ def _is_same_file(out: Path, file: str) -> bool:
 
 
 app.command("fit")(fit_command)
+app.command("analyse")(analyse_command)
 
 
 def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:
@@ -310,6 +334,8 @@ def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
         except DeadlockError:
             pass
         else:
+            if timeline.broken:
+                return None
             over = max(0, timeline.makespan_ns - comparison.result.makespan_ns)
             return Row("recorded", "the recorded buckets", "", recorded, timeline, over)
     return next((row for row in comparison.rows if row.name == "ddp"), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from commsched.export.ddp import MIN_TORCH
 from commsched.models import Plan, Problem, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError
 from commsched.models.units import us_from_ns
-from commsched.optimizer import BestSetting, Comparison, Result, Row
+from commsched.optimizer import BestSetting, Comparison, LimitPrice, Result, Row
 from commsched.problems import RecordedStep, Recording, problem_digest
 from commsched.problems.schema import PLAN_FORMAT, VERSION
 
@@ -53,8 +54,8 @@ def timeline_document(problem: Problem, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def plan_document(result: Result) -> dict[str, Any]:
-    """Return a result; with a plan in it this is a valid plan file."""
+def plan_document(result: Result, prices: Sequence[LimitPrice] = ()) -> dict[str, Any]:
+    """Return a result and its limits' prices; with a plan in it this is a valid plan file."""
     document: dict[str, Any] = {
         "format": PLAN_FORMAT,
         "version": VERSION,
@@ -70,6 +71,15 @@ def plan_document(result: Result) -> dict[str, Any]:
         document["slack_us"] = us_from_ns(result.slack_ns)
         document.update(timeline_document(result.problem, result.timeline))
         document.update(settings_document(result.problem, result.plan))
+    if prices:
+        document["limit_prices"] = [
+            {
+                "limit": price.label,
+                "least_us": us_from_ns(price.least_ns),
+                "most_us": us_from_ns(price.most_ns),
+            }
+            for price in prices
+        ]
     return document
 
 

@@ -7,14 +7,21 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from commsched.models import AlphaBeta
 from commsched.models.errors import InputError
 from commsched.optimizer import SCOPES
-from commsched.problems import Network, ReadOptions, load, read_network, read_recording
+from commsched.problems import (
+    Network,
+    ReadOptions,
+    limits_of_texts,
+    load,
+    read_network,
+    read_recording,
+)
 
 FileArgument = Annotated[
     str,
@@ -65,6 +72,16 @@ BackwardOption = Annotated[
     float | None,
     typer.Option("--backward-us", help="Backward's length, for recordings without times."),
 ]
+LimitsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--limit",
+        metavar="KIND=VALUE",
+        help="What every plan must respect, several times: most-bucket-bytes=25MiB, "
+        "least-bucket-bytes=1MiB, most-launches=8, bytes-in-flight=64MiB, launches-in-flight=2, "
+        "pool-bytes:NAME=8GiB, together=A,B, apart=A,B.",
+    ),
+]
 ScopeOption = Annotated[
     str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
 ]
@@ -100,6 +117,9 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
         for name, (annotation, default) in _READING.items()
     ]
+    if "loaded" in own:
+        limits = inspect.Parameter("limit", _KEYWORD, default=[], annotation=LimitsOption)
+        shared.append(limits)
     given = [one.replace(kind=_KEYWORD) for name, one in own.items() if name not in _INJECTED]
 
     @functools.wraps(command)
@@ -108,7 +128,12 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
         network = network_of(**{name: reading.pop(name) for name in _NETWORK})
         options, file = ReadOptions(**reading), str(values["file"])
         if "loaded" in own:
-            values["loaded"] = load(file, cost=network, options=options)
+            limits = limits_of_texts(cast(list[str], values.pop("limit")))
+            loaded = load(file, cost=network, options=options)
+            if limits:
+                problem = loaded.problem.with_limits((*loaded.problem.limits, *limits))
+                loaded = replace(loaded, problem=problem)
+            values["loaded"] = loaded
         if "recorded" in own:
             values["recorded"] = read_recording(file, options=options)
         if "network" in own:

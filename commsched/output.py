@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +13,7 @@ from commsched.export.ddp import MIN_TORCH
 from commsched.models import Problem, Reason, Timeline, launch_exposures
 from commsched.models.errors import NotApplicableError, printable
 from commsched.models.units import format_bytes, format_ns
-from commsched.optimizer import Comparison, Result, Row
+from commsched.optimizer import Comparison, LimitPrice, Result, Row
 from commsched.optimizer.comparison import percent
 from commsched.problems import RecordedStep, Recording
 
@@ -136,6 +138,18 @@ def print_proof(console: Console, result: Result) -> None:
     elif result.status != "optimal":
         text += f"; gap {100 * result.gap:.2f}% of the step"
     console.print(_line(text))
+
+
+def print_prices(console: Console, prices: Sequence[LimitPrice]) -> None:
+    """Print what each limit costs in time."""
+    for price in prices:
+        if price.most_ns == 0:
+            cost = "costs nothing"
+        elif price.least_ns == price.most_ns:
+            cost = f"costs {format_ns(price.most_ns)}"
+        else:
+            cost = f"costs {format_ns(price.least_ns)} to {format_ns(price.most_ns)}"
+        console.print(_line(f"limit {price.label}: {cost}"))
 
 
 def print_verdict(console: Console, sentence: str) -> None:

@@ -21,8 +21,8 @@ from commsched.optimizer.result import Bound, Status, gap, proved_status
 from commsched.problems import plan_of, problem_digest
 from commsched.problems.schema import PlanFile
 
-WORDS = frozenset({"problem", "method", "reason", "verdict", "bound_proof"})
-"""What a plan file says in words; everything else that it states is computed anew."""
+WORDS = frozenset({"problem", "method", "reason", "verdict", "bound_proof", "limit_prices"})
+"""What is not computed anew: what a plan file says in words, and what other plans would cost."""
 
 
 def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.comparison import Comparison, Row, compare, verdict
+from commsched.optimizer.limit_prices import LimitPrice, conflict, limit_prices
 from commsched.optimizer.registry import RULES, BestSetting, Rule, rule
 from commsched.optimizer.result import SCOPES, Bound, Result, Scope, Status
 from commsched.optimizer.rules.ddp import ddp
@@ -21,6 +22,7 @@ __all__ = [
     "Bound",
     "Comparison",
     "KnobRange",
+    "LimitPrice",
     "Result",
     "Row",
     "Rule",
@@ -29,7 +31,9 @@ __all__ = [
     "Tuning",
     "closed_form_bound",
     "compare",
+    "conflict",
     "ddp",
+    "limit_prices",
     "no_overlap",
     "one_bucket",
     "one_each",

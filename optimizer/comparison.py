@@ -168,7 +168,8 @@ def compare(
     Returns
     -------
     Comparison
-        A plain object; rows are sorted by makespan, then launches.
+        A plain object without the rules whose plans break a limit; rows are sorted by makespan,
+        then launches.
 
     Examples
     --------
@@ -188,6 +189,9 @@ def compare(
 
     def add(name: str, title: str, setting: str, plan: Plan) -> None:
         timeline = play(problem, plan)
+        if timeline.broken:
+            skipped.append((name, f"breaks a limit: {timeline.broken[0]}"))
+            return
         over = timeline.makespan_ns - best_ns
         if -plan.launches <= over < 0:
             over = 0  # rounding
@@ -206,8 +210,9 @@ def compare(
             except (NotApplicableError, DeadlockError) as error:
                 skipped.append((name, str(error)))
                 continue
-            found_settings[name] = found
             add(name, each.title, f"best: {found.setting}", found.plan)
+            if rows and rows[-1].name == name:
+                found_settings[name] = found
     rows.sort(key=lambda row: (row.timeline.makespan_ns, row.launches, row.name))
     return Comparison(result, tuple(rows), tuple(skipped), found_settings)
 

@@ -3,6 +3,7 @@
 from commsched.problems.builders import gradient_problem
 from commsched.problems.cost_rows import read_costs, read_network, write_costs, write_network
 from commsched.problems.digest import problem_digest
+from commsched.problems.limit_rows import limits_of_texts
 from commsched.problems.network import Network, NetworkCurve
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
@@ -29,6 +30,7 @@ __all__ = [
     "RecordedStep",
     "Recording",
     "gradient_problem",
+    "limits_of_texts",
     "load",
     "plan_of",
     "problem_digest",

@@ -198,3 +198,4 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     launches: int | UnsetType = UNSET
     peak_bytes: int | UnsetType = UNSET
     settings: dict[str, Any] | UnsetType = UNSET
+    limit_prices: list[dict[str, Any]] | UnsetType = UNSET

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import warnings
 
 import pytest
@@ -39,3 +40,12 @@ def refusal(*arguments) -> str:
     assert err.endswith("\n")
     assert err.count("\n") == 1
     return err
+
+
+def run_json(*arguments):
+    """Run a command with ``--json``; return the only thing that it prints, one JSON object."""
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert isinstance(document, dict)
+    return document

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cli_runner import refusal, run
+from cli_runner import refusal, run, run_json
 from shared_files import shared_data
 
 import commsched
@@ -100,15 +100,6 @@ PLAN_KEYS = {
 }
 BUCKET_KEYS = {"names", "kind", "group", "bytes", "ready_us", "start_us", "end_us", "channel"}
 ROW_KEYS = {"name", "setting", "exposed_us", "makespan_us", "launches", "over_optimal_us"}
-
-
-def run_json(*arguments):
-    """Run a command with ``--json``; return the only thing that it prints, one JSON object."""
-    code, out, err = run(*arguments, "--json")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
-    assert isinstance(document, dict)
-    return document
 
 
 def start(*arguments, stdin=None, **environment):

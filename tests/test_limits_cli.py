@@ -1,0 +1,169 @@
+"""Limits as a user gives them: in the problem file and with ``--limit``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_runner import refusal, run, run_json
+
+import commsched
+from commsched.models import InputError, MostBucketBytes, PoolBytes, Together
+from commsched.problems import limits_of_texts, problem_digest, write_problem
+
+STEP = {
+    "format": "commsched/problem",
+    "version": 1,
+    "name": "two sharded layers",
+    "tasks": [
+        {"name": "g0", "type": "collective", "kind": "all_gather", "bytes": 4000, "group": "dp",
+         "hold": {"pool": "gathered", "until": ["f0"]}},
+        {"name": "f0", "type": "compute", "duration_us": 20, "after": ["g0"]},
+        {"name": "g1", "type": "collective", "kind": "all_gather", "bytes": 4000, "group": "dp",
+         "hold": {"pool": "gathered", "since": "start", "until": ["f1"]}},
+        {"name": "f1", "type": "compute", "duration_us": 20, "after": ["g1"]},
+        {"name": "filler", "type": "compute", "duration_us": 1, "movable": True},
+    ],
+    "costs": {"dp": {"all_gather": {"alpha_us": 1, "bandwidth_gb_s": 1}}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def step(tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps(STEP))
+    return path
+
+
+def test_limits_on_the_command_line_and_in_the_file_are_the_same(step, tmp_path):
+    """They make the same problem, the same plan, and a plan file that verifies with either."""
+    in_file = tmp_path / "limited.json"
+    limits = [{"type": "pool-bytes", "pool": "gathered", "bytes": 4000}]
+    in_file.write_text(json.dumps({**STEP, "limits": limits}))
+    flags = ["--limit", "pool-bytes:gathered=4000"]
+    by_flag, by_file = run_json("plan", step, *flags), run_json("plan", in_file)
+    assert by_flag == by_file
+    # Only the filler can run while a gather does, and only if it moves.
+    assert by_flag["makespan_us"] == 5 + 20 + 5 + 20
+    assert by_flag["orders"]["gpu"].index("filler") < 2
+    (price,) = by_flag["limit_prices"]
+    # Without it the second gather hides, and the filler still fills the wait for the first.
+    assert price == {"limit": "pool-bytes gathered", "least_us": 5, "most_us": 5}
+    plan = tmp_path / "plan.json"
+    assert run("plan", step, *flags, "-o", plan)[0] == 0
+    assert run("verify", plan, in_file)[0] == 0
+    assert run("verify", plan, step, *flags)[0] == 0
+    assert "problem_digest" in refusal("verify", plan, step)
+
+
+def test_a_problem_with_limits_is_written_and_read_back(step, tmp_path):
+    problem = commsched.read(step).with_limits(
+        limits_of_texts(["pool-bytes:gathered=1GiB", "together=g0,g1", "most-launches=2"])
+    )
+    path = tmp_path / "written.json"
+    write_problem(problem, path)
+    again = commsched.read(path)
+    assert again.limits == problem.limits
+    assert again.tasks == problem.tasks
+    assert problem_digest(again) == problem_digest(problem)
+    assert problem_digest(again) != problem_digest(commsched.read(step))
+
+
+def test_limits_that_no_plan_keeps_are_named(step):
+    """Exit code 3 and a smallest set of limits that exclude each other."""
+    flags = ["--limit", "together=g0,g1", "--limit", "most-launches=2"]
+    flags += ["--limit", "most-bucket-bytes=7999"]
+    code, out, err = run("plan", step, *flags)
+    assert (code, out) == (3, "")
+    assert err.strip().endswith("no plan keeps together: together g0, g1; most-bucket-bytes")
+    code, out, _ = run("plan", step, *flags, "--json")
+    assert code == 3
+    assert json.loads(out)["conflict"] == ["together g0, g1", "most-bucket-bytes"]
+
+
+def test_a_plan_that_breaks_a_limit_does_not_verify(step, tmp_path):
+    plan = tmp_path / "plan.json"
+    document = run_json("plan", step)
+    limited = ["--limit", "pool-bytes:gathered=3999"]
+    problem = commsched.read(step).with_limits(limits_of_texts(["most-launches=1"]))
+    document["problem_digest"] = problem_digest(problem)
+    plan.write_text(json.dumps(document))
+    assert "breaks a limit: most-launches: 2 launches" in refusal(
+        "verify", plan, step, "--limit", "most-launches=1"
+    )
+    code, _, err = run("plan", step, *limited)
+    assert code == 3
+    assert "pool-bytes gathered" in err
+
+
+def test_rules_that_break_a_limit_are_left_out_of_the_comparison(tmp_path):
+    path = tmp_path / "step.json"
+    gradients = [{"name": n, "bytes": 1000, "ready_us": k} for k, n in enumerate("dcba")]
+    costs = {"allreduce": {"alpha_us": 1, "bandwidth_gb_s": 1}}
+    path.write_text(
+        json.dumps(
+            {"format": "commsched/problem", "version": 1, "gradients": gradients, "costs": costs}
+        )
+    )
+    document = run_json("compare", path, "--limit", "most-bucket-bytes=1000")
+    assert all(row["launches"] == 4 for row in document["rows"])
+    skipped = {row["name"]: row["reason"] for row in document["skipped"]}
+    assert "breaks a limit: most-bucket-bytes" in skipped["one-bucket"]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("most-bucket-bytes=25MiB", MostBucketBytes(25 * 2**20)),
+        ("most-bucket-bytes = 1.5KB", MostBucketBytes(1500)),
+        ("pool-bytes:a b=7", PoolBytes("a b", 7)),
+        ("together=x, y", Together(("x", "y"))),
+    ],
+)
+def test_limits_in_words(text, limit):
+    assert limits_of_texts([text]) == (limit,)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "must be KIND=VALUE"),
+        ("most-bucket-bytes", "must be KIND=VALUE"),
+        ("alike=a,b", "must be KIND=VALUE"),
+        ("cap=1", "must be KIND=VALUE"),
+        ("pool-bytes=1", "a pool is named"),
+        ("most-launches:x=1", "a pool is named"),
+        ("most-launches=1.5", "must be a whole number"),
+        ("most-launches=0", "must be a whole number from 1"),
+        ("most-bucket-bytes=-1", "is no size"),
+        ("most-bucket-bytes=1XB", "is no size"),
+        ("most-bucket-bytes=1e9", "is no size"),
+        ("most-bucket-bytes=0.0001KB", "no whole number of bytes"),
+        ("most-bucket-bytes=9999999GiB", "bytes"),
+        ("together=x", "at least 2 names"),
+    ],
+)
+def test_words_that_are_no_limit_are_refused(text, what):
+    with pytest.raises(InputError, match=what):
+        limits_of_texts([text])
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"type": "cap", "bytes": 1}, "is not one of"),
+        ({"type": "most-launches", "bytes": 1}, "needs count, bytes is given"),
+        ({"type": "most-launches"}, "needs count, nothing is given"),
+        ({"type": "most-launches", "count": "1"}, "limits[0].count"),
+        ({"type": "pool-bytes", "bytes": 1}, "needs bytes and pool"),
+        ({"type": "alike", "rows": [["g0"], ["g0"]]}, "occurs in two rows"),
+        ({"type": "together", "names": ["g0", "x"]}, "'x' is no collective"),
+        ({"type": "together", "names": ["g0", "g1"], "cap": 1}, "cap"),
+    ],
+)
+def test_rows_that_are_no_limit_are_refused(tmp_path, row, what):
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps({**STEP, "limits": [row]}))
+    line = refusal("plan", path)
+    assert str(path) in line
+    assert what in line
