@@ -9,28 +9,23 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from heapq import merge
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate
 
 from commsched.models.cost import AlphaBeta, CostCurve, PiecewiseLinear
 from commsched.models.errors import InputError
+from commsched.models.fit_windows import corners_within
 from commsched.models.units import Number, check_bytes, exact, ns_from_us
 
-MAX_SIZES = 2_000
+MAX_SIZES = 1_000
 """The most different sizes that a curve is fitted to."""
 
-_FLAT_GB_S = 1_000_000
+FLAT_GB_S = 1_000_000
 """Stands for "no cost per byte": a gigabyte takes a microsecond."""
 _SHIFT = 128
 _TOLERANCE = 1e-9
-_SHOWN_POOLS = 4
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +38,17 @@ class Fit:
         The curve.
     mean_error, max_error
         Relative error over the measured sizes, each size once with the median of its times;
-        0.05 is 5 %.
+        0.05 is 5 %. Repaired times count as measured, not as repaired.
     worst_bytes
         The size with the largest error (the smallest of several).
     pieces
         Straight pieces between the smallest and the largest measured size.
     sizes
         How many different sizes were measured.
+    errors
+        ``(bytes, relative error)`` of each measured size, in order of size.
     notes
-        Sentences on what was merged, pooled or could not be reached.
+        Sentences on what was merged or repaired.
     """
 
     curve: CostCurve
@@ -60,7 +57,51 @@ class Fit:
     worst_bytes: int
     pieces: int
     sizes: int
+    errors: tuple[tuple[int, float], ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """Two measured sizes of which the larger one took less time.
+
+    Attributes
+    ----------
+    bytes, us
+        The smaller size and its time in microseconds.
+    larger_bytes, less_us
+        The larger size and its time.
+    """
+
+    bytes: int
+    us: float
+    larger_bytes: int
+    less_us: float
+
+    @property
+    def least_error(self) -> float:
+        """The least relative error at which a curve that does not fall passes both."""
+        return (self.us - self.less_us) / (self.us + self.less_us)
+
+    def __str__(self) -> str:
+        return (
+            f"times fall from {self.us:g} us at {self.bytes} bytes to {self.less_us:g} us at "
+            f"{self.larger_bytes} bytes"
+        )
+
+
+class FallingTimesError(InputError):
+    """No curve that does not fall is near enough to the measured times.
+
+    Attributes
+    ----------
+    fall
+        The pair of sizes that rules it out.
+    """
+
+    def __init__(self, message: str, fall: Fall) -> None:
+        super().__init__(message)
+        self.fall = fall
 
 
 def fit_alpha_beta(points: Iterable[tuple[int, Number]]) -> Fit:
@@ -87,7 +128,7 @@ def fit_alpha_beta(points: Iterable[tuple[int, Number]]) -> Fit:
     >>> fit.curve, fit.max_error
     (AlphaBeta(alpha_us=30.0, bandwidth_gb_s=10.0), 0.0)
     """
-    sizes, times, notes = _merged(points)
+    sizes, times, notes = medians(points)
     # Residual k is alpha * u + beta * v - 1 with u = 1 / time and v = bytes / time, in units
     # of 2 ** -_SHIFT.
     inverse = [(time.denominator << _SHIFT) // time.numerator for time in times]
@@ -102,25 +143,31 @@ def fit_alpha_beta(points: Iterable[tuple[int, Number]]) -> Fit:
     if alpha < 0:
         alpha, beta = Fraction(0), Fraction(v1, vv)
     if beta <= 0:
-        alpha, beta = Fraction(u1, uu), Fraction(1, _FLAT_GB_S * 1000)
+        alpha, beta = Fraction(u1, uu), Fraction(1, FLAT_GB_S * 1000)
         notes.append(
             "time does not grow with size: the bandwidth stands for no cost per byte, "
             "measure larger sizes"
         )
-    curve = AlphaBeta(float(round(alpha, 3)), _six_digits(1 / (beta * 1000)))
+    curve = AlphaBeta(float(round(alpha, 3)), _digits(1 / (beta * 1000), 6))
     return _judged(curve, 1, sizes, times, notes)
 
 
-def fit_piecewise(points: Iterable[tuple[int, Number]], max_error: float = 0.05) -> Fit:
-    """Fit straight pieces through measured points: as few as keep the relative error.
+def fit_piecewise(
+    points: Iterable[tuple[int, Number]], max_error: float = 0.05, *, repair: bool = False
+) -> Fit:
+    """Fit straight pieces within a relative error of every measured point: as few as there can be.
 
-    Times that fall with size are pooled first, for the cost of a launch must not fall: isotonic
-    regression with the least sum of ``|log(pooled / measured)|``, each size weighted with the
-    number of its measurements, so that one outlier (a first launch that was not warm) does not
-    spoil its neighbours. Then, of all curves whose corners are (pooled) points and that are
-    within ``max_error`` of every (pooled) point, one with the fewest pieces is taken, and among
-    those one with the least sum of squared relative errors. Where pooling moved a point the
-    error against the measurement can be larger; ``Fit.max_error`` says what it really is.
+    Of all curves that never fall, have their corners at measured sizes (the first and the last
+    are among them) and are within ``max_error`` of the time of every measured size, one with the
+    fewest pieces is taken; :func:`~commsched.models.fit_windows.corners_within` proves that there
+    is none with fewer. Values at the corners are free within the error, so they need not be
+    measured times. With the corners chosen, squared relative errors are made smaller without
+    leaving the bound; that this is the least possible is not claimed. Values are then rounded to
+    eight digits, which may add 1e-7 to an error.
+
+    A curve may smooth out times that fall with size only as far as the error allows. Where two
+    sizes rule that out, times must be repaired first, and only on request: each becomes the largest
+    up to its size. The errors are always those against the times that were measured.
 
     Parameters
     ----------
@@ -129,6 +176,104 @@ def fit_piecewise(points: Iterable[tuple[int, Number]], max_error: float = 0.05)
         the median counts.
     max_error
         The largest relative error, from 0 to below 1.
+    repair
+        Whether to raise times that fall.
+
+    Raises
+    ------
+    FallingTimesError
+        If times fall by more than the error allows and are not to be repaired.
+    InputError
+        If there are too few or too many sizes, or a value is out of range.
+
+    Examples
+    --------
+    >>> fit = fit_piecewise([(1000, 10), (2000, 10.1), (4000, 20), (8000, 40), (16000, 80)], 0.02)
+    >>> [size for size, _ in fit.curve.rows], fit.pieces, fit.max_error < 0.02
+    ([1000, 2000, 16000], 2, True)
+    """
+    bound = exact(max_error, "max_error")
+    if not 0 <= bound < 1:
+        raise InputError(f"max_error: {max_error} must be at least 0 and below 1")
+    sizes, times, notes = medians(points)
+    fall = worst_fall(zip(sizes, times, strict=True))
+    targets = _repaired(sizes, times, notes) if repair else times
+    if not repair and fall is not None and fall.least_error > float(bound) + _TOLERANCE:
+        raise FallingTimesError(
+            f"{fall}: no curve that does not fall is within {float(bound):.3g} of both", fall
+        )
+    corners = corners_within(sizes, [float(time) for time in targets], float(bound))
+    rows = [(sizes[k], _digits(Fraction(us), 8)) for k, us in corners]
+    return _judged(PiecewiseLinear(tuple(rows)), len(rows) - 1, sizes, times, notes)
+
+
+def raw_curve(points: Iterable[tuple[int, Number]], *, repair: bool = False) -> Fit:
+    """Return the curve through all measured points, of a repeated size the median.
+
+    Parameters
+    ----------
+    points
+        As for :func:`fit_piecewise`.
+    repair
+        Whether to raise times that fall.
+
+    Raises
+    ------
+    FallingTimesError
+        If times fall at all and are not to be repaired.
+    InputError
+        If there are too few or too many sizes, or a value is out of range.
+
+    Examples
+    --------
+    >>> raw_curve([(8, 10), (16, 9), (32, 11)], repair=True).curve.rows
+    ((8, 10.0), (16, 10.0), (32, 11.0))
+    """
+    sizes, times, notes = medians(points)
+    fall = worst_fall(zip(sizes, times, strict=True))
+    if fall is not None and not repair:
+        raise FallingTimesError(f"{fall}: a cost must not fall", fall)
+    targets = _repaired(sizes, times, notes) if repair else times
+    rows = [(size, _digits(us, 15)) for size, us in zip(sizes, targets, strict=True)]
+    return _judged(PiecewiseLinear(tuple(rows)), len(rows) - 1, sizes, times, notes)
+
+
+def worst_fall(points: Iterable[tuple[int, Number]]) -> Fall | None:
+    """Return the pair of sizes with the largest ratio of the smaller's time to the larger's.
+
+    Parameters
+    ----------
+    points
+        Bytes and microseconds; of a size that is repeated the median counts.
+
+    Returns
+    -------
+    Fall | None
+        None if times never fall. A curve that does not fall and is within a relative error of
+        every point exists exactly if that error is at least the pair's ``least_error``: the
+        largest lower end of a window so far is such a curve.
+
+    Examples
+    --------
+    >>> print(worst_fall([(8, 10), (16, 12), (32, 9), (64, 40)]))
+    times fall from 12 us at 16 bytes to 9 us at 32 bytes
+    """
+    sizes, times, _ = medians(points)
+    worst: tuple[Fraction, int, int] | None = None
+    top = 0
+    for k, time in enumerate(times):
+        if time > times[top]:
+            top = k
+        elif time < times[top] and (worst is None or times[top] / time > worst[0]):
+            worst = times[top] / time, top, k
+    if worst is None:
+        return None
+    _, i, j = worst
+    return Fall(sizes[i], float(times[i]), sizes[j], float(times[j]))
+
+
+def medians(points: Iterable[tuple[int, Number]]) -> tuple[list[int], list[Fraction], list[str]]:
+    """Return sizes in order, the median time of each in microseconds, and notes.
 
     Raises
     ------
@@ -137,32 +282,9 @@ def fit_piecewise(points: Iterable[tuple[int, Number]], max_error: float = 0.05)
 
     Examples
     --------
-    >>> fit = fit_piecewise([(1000, 10), (2000, 10.1), (4000, 20), (8000, 40), (16000, 80)])
-    >>> fit.curve.rows, fit.pieces
-    (((1000, 10.0), (2000, 10.1), (16000, 80.0)), 2)
+    >>> medians([(16, 3), (8, 1), (16, 9), (16, 4)])[:2]
+    ([8, 16], [Fraction(1, 1), Fraction(4, 1)])
     """
-    bound = exact(max_error, "max_error")
-    if not 0 <= bound < 1:
-        raise InputError(f"max_error: {max_error} must be at least 0 and below 1")
-    given = [(size, time) for size, time in points]
-    sizes, times, notes = _merged(given)
-    counts: dict[int, int] = {}
-    for size, _ in given:
-        counts[int(size)] = counts.get(int(size), 0) + 1
-    pooled = _pooled(sizes, times, [counts[size] for size in sizes], notes)
-    x = np.array(sizes, dtype=np.float64)
-    y = np.array([float(time) for time in pooled])
-    corners = _fewest(x, y, float(bound))
-    curve = PiecewiseLinear(tuple((sizes[k], float(pooled[k])) for k in corners))
-    fit = _judged(curve, len(corners) - 1, sizes, times, notes)
-    if fit.max_error <= bound + _TOLERANCE:
-        return fit
-    note = f"an error of {float(bound):.1%} cannot be kept where times fall with size"
-    return replace(fit, notes=(*fit.notes, note))
-
-
-def _merged(points: Iterable[tuple[int, Number]]) -> tuple[list[int], list[Fraction], list[str]]:
-    """Return sizes in order, the median time of each in microseconds, and notes."""
     measured: dict[int, list[Fraction]] = {}
     for number, (size, us) in enumerate(points):
         size = check_bytes(size, f"point {number}: bytes")
@@ -181,86 +303,18 @@ def _merged(points: Iterable[tuple[int, Number]]) -> tuple[list[int], list[Fract
     return sizes, [statistics.median(measured[size]) for size in sizes], notes
 
 
-def _pooled(
-    sizes: Sequence[int], times: Sequence[Fraction], counts: Sequence[int], notes: list[str]
-) -> list[Fraction]:
-    """Return times that do not fall; neighbours that did share their median."""
-    blocks: list[tuple[float, list[tuple[float, int]]]] = []  # median, sorted times with counts
-    for time, count in zip(times, counts, strict=True):
-        members = [(float(time), count)]
-        while blocks and blocks[-1][0] > _median(members):
-            members = list(merge(blocks.pop()[1], members))
-        blocks.append((_median(members), members))
-    result: list[Fraction] = []
-    pools = []
-    for median, members in blocks:
-        width = len(members)
-        first, last = len(result), len(result) + width - 1
-        if width == 1:
-            result.append(times[first])
-            continue
-        us = _three_decimals(median)
-        part = times[first : last + 1]
-        pools.append(
-            f"{sizes[first]} to {sizes[last]} bytes: {width} times that fall with size, "
-            f"{float(min(part)):g} to {float(max(part)):g} us, count as {float(us):g} us"
+def _repaired(sizes: Sequence[int], times: Sequence[Fraction], notes: list[str]) -> list[Fraction]:
+    """Return the running maximum of times, and note how many it raises and which the most."""
+    raised = list(accumulate(times, max))
+    changed = [k for k, time in enumerate(times) if raised[k] != time]
+    if changed:
+        most = max(changed, key=lambda k: raised[k] / times[k])
+        notes.append(
+            f"repaired: {len(changed)} of {len(sizes)} times that fall are raised to the largest "
+            f"before them, most of all {sizes[most]} bytes from {float(times[most]):g} to "
+            f"{float(raised[most]):g} us"
         )
-        result += [us] * width
-    notes += pools[:_SHOWN_POOLS]
-    if len(pools) > _SHOWN_POOLS:
-        notes.append(f"{len(pools) - _SHOWN_POOLS} more ranges of falling times are pooled")
-    # Rounding may have put a median a hair beyond its neighbour.
-    for k in range(1, len(result)):
-        result[k] = max(result[k], result[k - 1])
-    return result
-
-
-def _median(members: Sequence[tuple[float, int]]) -> float:
-    """Return the median of sorted times with counts; between two, their geometric mean."""
-    half = sum(count for _, count in members) / 2
-    seen = 0
-    for k, (time, count) in enumerate(members):
-        seen += count
-        if seen > half:
-            return time
-        if seen == half:
-            return math.sqrt(time * members[k + 1][0])
-    raise AssertionError("unreachable")
-
-
-def _fewest(x: FloatArray, y: FloatArray, bound: float) -> list[int]:
-    """Return the corners of a curve with the fewest pieces within the bound."""
-    count = len(x)
-    pieces = [0] + [count] * (count - 1)
-    before: list[list[int]] = [[] for _ in range(count)]
-    for i in range(count - 1):
-        # A piece from i to j keeps the bound at k if its slope is in k's interval.
-        run = x[i + 1 :] - x[i]
-        slopes = (y[i + 1 :] - y[i]) / run
-        slack = (bound + _TOLERANCE) * y[i + 1 :] / run
-        low = np.maximum.accumulate(slopes - slack)
-        high = np.minimum.accumulate(slopes + slack)
-        for j in (np.flatnonzero((low <= slopes) & (slopes <= high)) + i + 1).tolist():
-            if pieces[i] + 1 < pieces[j]:
-                pieces[j] = pieces[i] + 1
-                before[j] = [i]
-            elif pieces[i] + 1 == pieces[j]:
-                before[j].append(i)
-    squares = [0.0] * count
-    best = [0] * count
-    for j in range(1, count):
-        squares[j], best[j] = min((squares[i] + _squares(x, y, i, j), i) for i in before[j])
-    corners = [count - 1]
-    while corners[-1] != 0:
-        corners.append(best[corners[-1]])
-    return corners[::-1]
-
-
-def _squares(x: FloatArray, y: FloatArray, i: int, j: int) -> float:
-    """Return the sum of squared relative errors between the corners of a piece."""
-    line = y[i] + (y[j] - y[i]) / (x[j] - x[i]) * (x[i + 1 : j] - x[i])
-    error = line / y[i + 1 : j] - 1
-    return float(error @ error)
+    return raised
 
 
 def _judged(
@@ -282,13 +336,10 @@ def _judged(
         worst_bytes=sizes[worst],
         pieces=pieces,
         sizes=len(sizes),
+        errors=tuple(zip(sizes, map(float, errors), strict=True)),
         notes=tuple(notes),
     )
 
 
-def _three_decimals(us: float) -> Fraction:
-    return Fraction(max(1, round(us * 1000)), 1000)
-
-
-def _six_digits(value: Fraction) -> float:
-    return float(f"{Decimal(value.numerator) / Decimal(value.denominator):.5e}")
+def _digits(value: Fraction, count: int) -> float:
+    return float(f"{Decimal(value.numerator) / Decimal(value.denominator):.{count - 1}e}")

@@ -1,7 +1,7 @@
 """Where steps come from: problem files, builders, and readers of other programs' files."""
 
 from commsched.problems.builders import gradient_problem
-from commsched.problems.cost_rows import read_costs, read_network, write_costs, write_network
+from commsched.problems.cost_rows import read_network, write_network
 from commsched.problems.digest import problem_digest
 from commsched.problems.limit_rows import limits_of_texts
 from commsched.problems.network import Network, NetworkCurve
@@ -36,12 +36,10 @@ __all__ = [
     "problem_digest",
     "problem_to_bytes",
     "read",
-    "read_costs",
     "read_network",
     "read_plan",
     "read_problem",
     "read_recording",
-    "write_costs",
     "write_network",
     "write_problem",
 ]

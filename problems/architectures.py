@@ -7,31 +7,22 @@ proportion to its multiply-adds, and a gradient is ready when its layer's backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from commsched.models import Gradient
 from commsched.models.dtypes import ITEM_BYTES
 from commsched.models.errors import InputError
+from commsched.problems.model_decoders import DECODERS
+from commsched.problems.model_layers import (
+    Config,
+    Parameter,
+    bert_body,
+    gpt2_body,
+    linear,
+    with_head,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a model.
-
-    Attributes
-    ----------
-    name
-        As the reference code names it.
-    elements
-        How many numbers it has.
-    work
-        Multiply-adds that the forward pass does with it for one sample (image or token).
-    """
-
-    name: str
-    elements: int
-    work: int
+__all__ = ["MODELS", "Parameter", "estimated_gradients", "parameters", "spread_gradients"]
 
 
 def parameters(model: str) -> list[Parameter]:
@@ -84,13 +75,42 @@ def estimated_gradients(
     >>> gradients[0].name, gradients[-1].name, gradients[-1].ready_ns
     ('classifier.6.bias', 'features.0.weight', 100000000)
     """
+    return spread_gradients(parameters(model), backward_ms, forward_ms=forward_ms, dtype=dtype)
+
+
+def spread_gradients(
+    found: Sequence[Parameter], backward_ms: float, *, forward_ms: float = 0.0, dtype: str
+) -> list[Gradient]:
+    """Return gradients whose ready times spread over backward by the work of their layers.
+
+    Parameters
+    ----------
+    found
+        Parameters in registration order; backward comes to them in reverse.
+    backward_ms
+        How long backward takes, in milliseconds.
+    forward_ms
+        How long the forward pass before it takes.
+    dtype
+        The gradients' element type.
+
+    Raises
+    ------
+    InputError
+        If the type is unknown, or a size or time is beyond the limit.
+
+    Examples
+    --------
+    >>> layers = [Parameter("a", 10, 100), Parameter("b", 20, 300)]
+    >>> [(g.name, g.bytes, g.ready_ns) for g in spread_gradients(layers, 4, dtype="float32")]
+    [('b', 80, 3000000), ('a', 40, 4000000)]
+    """
     if dtype not in ITEM_BYTES:
         raise InputError(f"dtype: {dtype!r} is not one of {', '.join(ITEM_BYTES)}")
-    found = parameters(model)[::-1]
     total = sum(parameter.work for parameter in found) or 1
     done = 0
     gradients = []
-    for parameter in found:
+    for parameter in reversed(found):
         done += parameter.work
         ready_ms = forward_ms + backward_ms * done / total
         gradients.append(
@@ -109,20 +129,15 @@ def _convolution(name: str, fan_in: int, fan_out: int, kernel: int, side: int) -
     return Parameter(f"{name}.weight", elements, elements * side * side)
 
 
-def _norm(name: str, width: int, side: int = 1) -> Iterator[Parameter]:
+def _batch_norm(name: str, width: int, side: int) -> Iterator[Parameter]:
     yield Parameter(f"{name}.weight", width, width * side * side)
     yield Parameter(f"{name}.bias", width, 0)
-
-
-def _linear(name: str, fan_in: int, fan_out: int) -> Iterator[Parameter]:
-    yield Parameter(f"{name}.weight", fan_in * fan_out, fan_in * fan_out)
-    yield Parameter(f"{name}.bias", fan_out, 0)
 
 
 def _resnet50() -> Iterator[Parameter]:
     """ResNet-50 for 224 x 224 images (He et al. 2015; torchvision's names)."""
     yield _convolution("conv1", 3, 64, 7, 112)
-    yield from _norm("bn1", 64, 112)
+    yield from _batch_norm("bn1", 64, 112)
     fan_in = 64
     for stage, (width, blocks, side) in enumerate(
         [(64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)], 1
@@ -131,16 +146,16 @@ def _resnet50() -> Iterator[Parameter]:
             name = f"layer{stage}.{block}"
             before = side * 2 if block == 0 and stage > 1 else side
             yield _convolution(f"{name}.conv1", fan_in, width, 1, before)
-            yield from _norm(f"{name}.bn1", width, before)
+            yield from _batch_norm(f"{name}.bn1", width, before)
             yield _convolution(f"{name}.conv2", width, width, 3, side)
-            yield from _norm(f"{name}.bn2", width, side)
+            yield from _batch_norm(f"{name}.bn2", width, side)
             yield _convolution(f"{name}.conv3", width, 4 * width, 1, side)
-            yield from _norm(f"{name}.bn3", 4 * width, side)
+            yield from _batch_norm(f"{name}.bn3", 4 * width, side)
             if block == 0:
                 yield _convolution(f"{name}.downsample.0", fan_in, 4 * width, 1, side)
-                yield from _norm(f"{name}.downsample.1", 4 * width, side)
+                yield from _batch_norm(f"{name}.downsample.1", 4 * width, side)
             fan_in = 4 * width
-    yield from _linear("fc", 2048, 1000)
+    yield from linear("fc", 2048, 1000)
 
 
 def _vgg16() -> Iterator[Parameter]:
@@ -152,65 +167,41 @@ def _vgg16() -> Iterator[Parameter]:
             yield Parameter(f"features.{index}.bias", width, 0)
             fan_in, index = width, index + 2
         side, index = side // 2, index + 1
-    yield from _linear("classifier.0", 512 * 7 * 7, 4096)
-    yield from _linear("classifier.3", 4096, 4096)
-    yield from _linear("classifier.6", 4096, 1000)
+    yield from linear("classifier.0", 512 * 7 * 7, 4096)
+    yield from linear("classifier.3", 4096, 4096)
+    yield from linear("classifier.6", 4096, 1000)
 
 
 def _bert_large() -> Iterator[Parameter]:
     """BERT-large with its pooler (Devlin et al. 2018; Hugging Face's names)."""
-    width = 1024
-    for name, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
-        yield Parameter(f"embeddings.{name}_embeddings.weight", rows * width, width)
-    yield from _norm("embeddings.LayerNorm", width)
-    for layer in range(24):
-        name = f"encoder.layer.{layer}"
-        for part in ("query", "key", "value"):
-            yield from _linear(f"{name}.attention.self.{part}", width, width)
-        yield from _linear(f"{name}.attention.output.dense", width, width)
-        yield from _norm(f"{name}.attention.output.LayerNorm", width)
-        yield from _linear(f"{name}.intermediate.dense", width, 4 * width)
-        yield from _linear(f"{name}.output.dense", 4 * width, width)
-        yield from _norm(f"{name}.output.LayerNorm", width)
-    yield from _linear("pooler.dense", width, width)
+    values = {
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+    }
+    return bert_body(Config(values, "bert-large"))
 
 
 def _gpt2_xl() -> Iterator[Parameter]:
-    """GPT-2 XL, 1.5 billion parameters (Radford et al. 2019; Hugging Face's names)."""
-    width = 1600
-    yield Parameter("wte.weight", 50257 * width, width)
-    yield Parameter("wpe.weight", 1024 * width, width)
-    for layer in range(48):
-        name = f"h.{layer}"
-        yield from _norm(f"{name}.ln_1", width)
-        yield from _linear(f"{name}.attn.c_attn", width, 3 * width)
-        yield from _linear(f"{name}.attn.c_proj", width, width)
-        yield from _norm(f"{name}.ln_2", width)
-        yield from _linear(f"{name}.mlp.c_fc", width, 4 * width)
-        yield from _linear(f"{name}.mlp.c_proj", 4 * width, width)
-    yield from _norm("ln_f", width)
+    """GPT-2 XL, 1.5 billion parameters (Radford et al. 2019; Hugging Face's names), headless."""
+    values = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 1600, "n_layer": 48}
+    return gpt2_body(Config(values, "gpt2-xl"))
 
 
 def _llama3_8b() -> Iterator[Parameter]:
     """Llama-3-8B (Meta 2024; 32 layers, 8 key-value heads of 128, untied head)."""
-    width, inner, keys, vocabulary = 4096, 14336, 1024, 128256
-    yield Parameter("embed_tokens.weight", vocabulary * width, width)
-    for layer in range(32):
-        name = f"layers.{layer}"
-        for part, rows, columns in (
-            ("self_attn.q_proj", width, width),
-            ("self_attn.k_proj", width, keys),
-            ("self_attn.v_proj", width, keys),
-            ("self_attn.o_proj", width, width),
-            ("mlp.gate_proj", width, inner),
-            ("mlp.up_proj", width, inner),
-            ("mlp.down_proj", inner, width),
-        ):
-            yield Parameter(f"{name}.{part}.weight", rows * columns, rows * columns)
-        yield Parameter(f"{name}.input_layernorm.weight", width, width)
-        yield Parameter(f"{name}.post_attention_layernorm.weight", width, width)
-    yield Parameter("norm.weight", width, width)
-    yield Parameter("lm_head.weight", vocabulary * width, vocabulary * width)
+    values = {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 32,
+    }
+    body = DECODERS["llama"].body(Config(values, "llama3-8b"))
+    return with_head(body, "lm_head", 128256, 4096, tied=False)
 
 
 MODELS: Mapping[str, Callable[[], Iterator[Parameter]]] = {

@@ -6,13 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from commsched.models.collectives import KINDS, MAX_RANKS, Kind
-from commsched.problems.bench_tables import Row
+from commsched.models.collectives import MAX_RANKS
+from commsched.problems.bench_tables import NCCOM, Columns, Row
 
 _NAMES: Final = {
     "allreduce": "allreduce",
@@ -32,6 +31,10 @@ _IN_TEXT = re.compile(
     r"|send[_-]?recv|reduce|gather|scatter"
 )
 _PERF = re.compile(r"\b([a-z_]{4,20})_perf\b")
+_NCCOM = re.compile(
+    r"\s(allr|allg|redsct|alltoall|sendrecv|all_reduce|all_gather|reduce_scatter)\b"
+)
+_NCCOM_NAMES = {"allr": "allreduce", "allg": "all_gather", "redsct": "reduce_scatter"}
 _HALF_STEP = 0.005 + 1e-9
 """Bandwidths are printed with two decimals."""
 
@@ -68,6 +71,8 @@ def operation_named(name: str) -> str | None:
 def operations_in(text: str) -> set[str]:
     """Return the operations whose test programs (``all_reduce_perf``) a line names."""
     found = {operation_named(name) for name in _PERF.findall(text)}
+    command = text.partition("nccom-test")[2]
+    found |= {operation_named(_NCCOM_NAMES.get(name, name)) for name in _NCCOM.findall(command)}
     return {name for name in found if name is not None}
 
 
@@ -81,11 +86,6 @@ def operations_of_file(path: str) -> set[str]:
     """
     found = {operation_named(word) for word in _IN_TEXT.findall(Path(path).name.lower())}
     return {name for name in found if name is not None}
-
-
-def kind_of(operation: str | None) -> Kind | None:
-    """Return the operation as a kind of ours; None for a reduce, a gather and a scatter."""
-    return operation if operation in KINDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,45 +132,104 @@ class Ratio:
         return (low, high) if low <= high else None
 
 
-def ranks_listed(listed: AbstractSet[tuple[int, int]]) -> tuple[int | None, str | None]:
-    """Return the ranks of one group out of pairs of group and rank, and a remark on them.
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A rank that a log lists.
+
+    Attributes
+    ----------
+    group, rank
+        Its group and number.
+    host, device
+        Where it runs; empty if that is not readable.
+    """
+
+    group: int
+    rank: int
+    host: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The ranks and nodes of one group, as far as a list of ranks tells.
+
+    Attributes
+    ----------
+    ranks, nodes
+        None if they are not known.
+    remarks
+        Sentences on what is odd.
+    """
+
+    ranks: int | None = None
+    nodes: int | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def ranks_listed(listed: Iterable[Listed]) -> Counted:
+    """Return the ranks and nodes of one group out of a list of ranks.
 
     Examples
     --------
-    >>> ranks_listed({(0, 0), (0, 1)}), ranks_listed(set())
-    ((2, None), (None, None))
+    >>> ranks_listed([Listed(0, 0, "a", "0"), Listed(0, 1, "b", "0")])
+    Counted(ranks=2, nodes=2, remarks=())
     """
-    if not listed:
-        return None, None
-    groups = Counter(group for group, _ in listed)
+    found = {(one.group, one.rank): one for one in listed}
+    if not found:
+        return Counted()
+    remarks = []
+    groups = Counter(group for group, _ in found)
+    sizes = set(groups.values())
+    ranks: int | None = max(rank for _, rank in found) + 1
+    whole = len(found) == ranks
     if len(groups) > 1:
-        sizes = set(groups.values())
-        return (
-            sizes.pop() if len(sizes) == 1 else None,
-            f"{len(groups)} groups of ranks run at the same time",
-        )
-    last = max(rank for _, rank in listed)
-    if len(listed) == last + 1:
-        return last + 1, None
-    return last + 1, f"{len(listed)} ranks are listed, the last is number {last}"
+        remarks.append(f"{len(groups)} groups of ranks run at the same time")
+        ranks = sizes.pop() if len(sizes) == 1 else None
+    elif not whole and ranks is not None:
+        remarks.append(f"{len(found)} ranks are listed, the last is number {ranks - 1}")
+    places = Counter((one.host, one.device) for one in found.values())
+    nodes = None
+    if max(places.values()) > 1 and "" not in {host for host, _ in places}:
+        remarks.append("hosts are not told apart by their names: the number of nodes is not known")
+    elif whole and "" not in {host for host, _ in places}:
+        hosts: dict[int, set[str]] = {}
+        for one in found.values():
+            hosts.setdefault(one.group, set()).add(one.host)
+        counts = {len(names) for names in hosts.values()}
+        nodes = counts.pop() if len(counts) == 1 else None
+    return Counted(ranks, nodes, tuple(remarks))
 
 
 def ratio_of(rows: Iterable[Row]) -> Ratio | None:
     """Return the ratio that all the rows agree on; None if they do not or say nothing."""
+    sides = (side for row in rows for side in (row.out_of_place, row.in_place) if side is not None)
+    return ratio_between(((side.algbw, side.busbw) for side in sides), _HALF_STEP)
+
+
+def ratio_between(pairs: Iterable[tuple[float, float]], half_step: float) -> Ratio | None:
+    """Return the ratio of bus to algorithm bandwidth that all pairs agree on, else None.
+
+    Parameters
+    ----------
+    pairs
+        Algorithm and bus bandwidths as printed.
+    half_step
+        By how much printing may have moved each.
+    """
     low, high = 0.0, math.inf
-    for row in rows:
-        for side in (row.out_of_place, row.in_place):
-            if side is None or side.algbw <= _HALF_STEP:
-                continue
-            low = max(low, (side.busbw - _HALF_STEP) / (side.algbw + _HALF_STEP))
-            high = min(high, (side.busbw + _HALF_STEP) / (side.algbw - _HALF_STEP))
+    for algbw, busbw in pairs:
+        if algbw <= half_step:
+            continue
+        low = max(low, (busbw - half_step) / (algbw + half_step))
+        high = min(high, (busbw + half_step) / (algbw - half_step))
     if low > high or math.isinf(high):
         return None
     return Ratio(low, high)
 
 
 def possible_operations(
-    rows: Sequence[Row], head: Sequence[str], ratio: Ratio | None, ranks: int | None
+    rows: Sequence[Row], columns: Columns, ratio: Ratio | None, ranks: int | None
 ) -> set[str]:
     """Return the operations that a table's columns and bandwidths leave open.
 
@@ -178,15 +237,15 @@ def possible_operations(
     ----------
     rows
         The table's rows, at least one.
-    head
-        Names of the columns before the times.
+    columns
+        The table's columns.
     ratio
         Bus over algorithm bandwidth, if it is known.
     ranks
         Number of ranks, if it is known. Where no operation over so many ranks gives the ratio,
         the ratio alone counts.
     """
-    left = _by_columns(rows, head)
+    left = _by_columns(rows, columns)
     if ratio is None or ranks == 1:
         return left
     found = {name for name in left if ratio.fits(name, ranks)}
@@ -196,8 +255,10 @@ def possible_operations(
     return likelier if likelier and ratio.low > 1 - 1 / _MANY_RANKS else found
 
 
-def _by_columns(rows: Sequence[Row], head: Sequence[str]) -> set[str]:
-    first = rows[0]
+def _by_columns(rows: Sequence[Row], columns: Columns) -> set[str]:
+    first, head = rows[0], columns.head
+    if columns.tool == NCCOM:  # names neither reduction nor root, whatever it runs
+        return {"allreduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"}
     left = set(FACTORS)
     rooted = first.root is not None and first.root >= 0
     left = left & _ROOTED if rooted else left - _ROOTED

@@ -6,6 +6,18 @@ import re
 from dataclasses import dataclass
 
 from commsched.models.units import MAX_BYTES, MAX_NS, NS_PER_US
+from commsched.problems.bench_result import (
+    DAMAGED,
+    DISAGREE,
+    NCCL_TEXT,
+    NO_BYTES,
+    NO_TIME,
+    SPLICED,
+    TOO_LARGE,
+    WRONG_COLUMNS,
+    Point,
+    point,
+)
 
 MAX_LINE = 4096
 """Longer lines are no rows of a table."""
@@ -23,26 +35,23 @@ _PREFIX = re.compile(
     r"|[A-Za-z][\w./-]{0,79}\s{1,20}\|(?=\s)"
     r")"
 )
+_TAG = re.compile(r"\[\d{1,9},\d{1,9}\]<std(?:out|err)>:")
 _MAX_PREFIXES = 4
 _ROW = re.compile(r"\d[\d.]{0,20}\s+\d")
 _SIZE = re.compile(r"\d{1,18}")
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
+_EXPONENT = re.compile(r"\d(?:\.\d{1,3})?e\+\d\d")
+_ZERO = re.compile(r"0(?:\.0+)?(?:e[+-]\d\d)?")
 _DTYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T_].{1,20})?|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-_NCCL_TEXT = re.compile(r"NCCL (?:INFO|WARN|TRACE|ABORT)|UCX +(?:WARN|INFO|ERROR)")
 _UNIT = re.compile(r"\((us|ms|s)\)")
 _US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 _MAX_COLUMNS = 40
 _RENAMED = {"bytes": "size", "n": "count", "op": "redop", "res": "error"}
 
-SPLICED = "other output spliced into the row"
-WRONG_COLUMNS = "wrong number of columns"
-DAMAGED = "a damaged number or name"
-NO_BYTES = "size 0"
-TOO_LARGE = "a size or time beyond the limit"
-NO_TIME = "no time"
+NCCL, NCCOM = "nccl-tests", "nccom-test"
 CPU_TIME = "time of the processor only"
-DISAGREE = "time and algbw disagree"
+IMPRECISE = "a time of two digits only"
 
 
 def unprefixed(line: str) -> str:
@@ -59,6 +68,8 @@ def unprefixed(line: str) -> str:
         if match is None:
             break
         text = text[match.end() :]
+    if "]<std" in text:  # mpirun cut the line, and its tag stands where it goes on
+        text = _TAG.sub("", text)
     return text.strip()
 
 
@@ -93,11 +104,14 @@ class Columns:
         Names from the first time on; rows are aligned with them from the right.
     unit
         The unit of the times: ``us``, ``ms`` or ``s``.
+    tool
+        The benchmark that prints such columns: ``nccl-tests`` or ``nccom-test``.
     """
 
     head: tuple[str, ...]
     tail: tuple[str, ...]
     unit: str = "us"
+    tool: str = NCCL
 
     @property
     def cpu_time(self) -> bool:
@@ -118,14 +132,14 @@ class Side:
     checked
         Whether the results were checked.
     wrong
-        Whether some were wrong.
+        How many results were wrong, as printed; empty if none was.
     """
 
     time_us: float
     algbw: float
     busbw: float
     checked: bool
-    wrong: bool
+    wrong: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +191,16 @@ def columns_of(text: str) -> Columns | None:
         return None
     unit = _UNIT.search(words[first])
     return Columns(
-        tuple(names[:first]), tuple(tail), unit.group(1) if unit else "ms" if oldest else "us"
+        tuple(names[:first]),
+        tuple(tail),
+        unit.group(1) if unit else "ms" if oldest else "us",
+        NCCOM if "count(elems)" in words else NCCL,
     )
 
 
 def parse_row(text: str, columns: Columns) -> Row | str:
     """Return a row, or the reason why it is dropped."""
-    if _NCCL_TEXT.search(text):
+    if NCCL_TEXT.search(text):
         return SPLICED
     words = text.split()
     while words and _STAMP.fullmatch(words[-1]):
@@ -239,6 +256,8 @@ def _side(values: dict[str, str], columns: Columns, size: int) -> Side | str:
         return WRONG_COLUMNS
     if "N/A" in texts:
         return NO_TIME
+    if _EXPONENT.fullmatch(texts[0]):
+        return IMPRECISE
     if not all(_NUMBER.fullmatch(text) for text in texts):
         return DAMAGED
     time, algbw, busbw = (float(text) for text in texts)
@@ -251,8 +270,13 @@ def _side(values: dict[str, str], columns: Columns, size: int) -> Side | str:
     if not _agree(size, time_us, algbw, texts[0], scale):
         return DISAGREE
     result = values.get("#wrong", values.get("error", "N/A"))
-    wrong = values.get("#wrong", "0")
-    return Side(time_us, algbw, busbw, result != "N/A", wrong.isdecimal() and int(wrong[:9]) > 0)
+    # An error is a distance that is allowed, marked where it is not; a number of wrong ones is not.
+    is_wrong = result.endswith("*") or ("#wrong" in values and not _right(values["#wrong"]))
+    return Side(time_us, algbw, busbw, result != "N/A", result if is_wrong else "")
+
+
+def _right(text: str) -> bool:
+    return text == "N/A" or _ZERO.fullmatch(text) is not None
 
 
 def _agree(size: int, time_us: float, algbw: float, printed: str, scale: float) -> bool:
@@ -263,7 +287,7 @@ def _agree(size: int, time_us: float, algbw: float, printed: str, scale: float) 
     return abs(expected - algbw) <= 0.02 * expected + min(slack, 1) * expected + 0.011
 
 
-def osu_row(text: str) -> tuple[int, float] | str:
+def osu_row(text: str) -> Point | str:
     """Return bytes and microseconds of a row of OSU latencies, or the reason to drop it.
 
     Examples
@@ -271,18 +295,11 @@ def osu_row(text: str) -> tuple[int, float] | str:
     >>> osu_row("1048576   104.30   104.26   104.33   10"), osu_row("0   0.3")
     ((1048576, 104.3), 'size 0')
     """
-    if _NCCL_TEXT.search(text):
+    if NCCL_TEXT.search(text):
         return SPLICED
     words = text.split()
     if len(words) < 2:
         return WRONG_COLUMNS
-    if not all(_NUMBER.fullmatch(word) for word in words) or not _SIZE.fullmatch(words[0]):
+    if not _SIZE.fullmatch(words[0]) or not all(_NUMBER.fullmatch(word) for word in words[1:]):
         return DAMAGED
-    size, time_us = int(words[0]), float(words[1])
-    if size == 0:
-        return NO_BYTES
-    if time_us == 0:
-        return NO_TIME
-    if size > MAX_BYTES or time_us * NS_PER_US > MAX_NS:
-        return TOO_LARGE
-    return size, time_us
+    return point(int(words[0]), float(words[1]))

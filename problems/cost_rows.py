@@ -113,32 +113,6 @@ def plain(value: object, what: str) -> int | float:
     return float(number)
 
 
-def read_costs(path: str | Path) -> CostCurve:
-    """Return the all-reduce cost of a cost file; :func:`read_network` returns all there is.
-
-    Raises
-    ------
-    InputError
-        If the file is not a valid cost file, or has not exactly one curve of an all-reduce.
-    """
-    network = read_network(path)
-    found = [curve for curve in network.curves if curve.kind == "allreduce"]
-    if len(found) != 1:
-        raise InputError(f"{path}: has {len(found)} curves of an all-reduce, one is needed")
-    return found[0].cost
-
-
-def write_costs(curve: CostCurve, path: str | Path, name: str) -> None:
-    """Write the cost file of an all-reduce, at once or not at all.
-
-    Raises
-    ------
-    InputError
-        If the curve has no form in files or the file cannot be written.
-    """
-    write_network(Network((NetworkCurve(curve, "allreduce"),), name), path)
-
-
 def read_network(path: str | Path) -> Network:
     """Return the curves of a cost file.
 

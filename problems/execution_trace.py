@@ -20,7 +20,7 @@ from commsched.problems.trace_dtypes import TensorSize, dtype_name, shape_of
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 _UNDEFINED = ("Tensor(nullptr (uninitialized))", "")
-_STEP_STARTS = ("ProfilerStep#", "DistributedDataParallel.forward", "Optimizer.")
+STEP_STARTS = ("ProfilerStep#", "DistributedDataParallel.forward", "Optimizer.")
 
 
 def is_execution_trace(top: object) -> bool:
@@ -50,7 +50,7 @@ def read_gradient_sizes(path: Path, count: int | None = None) -> tuple[TensorSiz
         If the file is no execution trace, has no gradient, has no step with ``count``
         gradients, or has steps that differ.
     """
-    passes = _backward_passes(path, _nodes(path))
+    passes = _backward_passes(path, execution_nodes(read_trace_bytes(path), str(path)))
     if not passes:
         raise InputError(f"{path}: the execution trace has no gradient (no {ACCUMULATE})")
     fitting = [sizes for sizes in passes if count is None or len(sizes) == count]
@@ -72,8 +72,22 @@ def read_gradient_sizes(path: Path, count: int | None = None) -> tuple[TensorSiz
     return tuple(fitting[0])
 
 
-def _nodes(path: Path) -> Sequence[object]:
-    data = valid_utf8(read_trace_bytes(path), Counter())
+def execution_nodes(data: bytes, what: str) -> list[dict[str, object]]:
+    """Return an execution trace's nodes in order of their ids, which is the order of their starts.
+
+    Parameters
+    ----------
+    data
+        The file's content.
+    what
+        The file's name, for messages.
+
+    Raises
+    ------
+    InputError
+        If it is no execution trace.
+    """
+    data = valid_utf8(data, Counter())
     try:
         top: object = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
@@ -81,38 +95,42 @@ def _nodes(path: Path) -> Sequence[object]:
             # More patient: control characters, numbers beyond a double.
             top = json.loads(data, strict=False)
         except (ValueError, RecursionError):
-            raise InputError(f"{path}: this is no execution trace: {error}") from None
+            raise InputError(f"{what}: this is no execution trace: {error}") from None
     if not isinstance(top, dict) or not is_execution_trace(top):
         raise InputError(
-            f"{path}: this is no PyTorch execution trace: it needs a schema and a list of nodes"
+            f"{what}: this is no PyTorch execution trace: it needs a schema and a list of nodes"
         )
-    nodes: list[object] = top["nodes"]
-    return nodes
+    return sorted((node for node in top["nodes"] if isinstance(node, dict)), key=_node_id)
 
 
-def _backward_passes(path: Path, nodes: Sequence[object]) -> list[list[TensorSize | None]]:
+def _backward_passes(
+    path: Path, nodes: Sequence[dict[str, object]]
+) -> list[list[TensorSize | None]]:
     """Cut the gradients where another step or another forward pass starts."""
     passes: list[list[TensorSize | None]] = [[]]
-    for node in sorted((n for n in nodes if isinstance(n, dict)), key=_node_id):
+    for node in nodes:
         name = node.get("name")
         if name == ACCUMULATE:
-            passes[-1].append(_gradient_size(path, node))
-        elif isinstance(name, str) and name.startswith(_STEP_STARTS) and passes[-1]:
+            passes[-1].append(gradient_size(str(path), node))
+        elif isinstance(name, str) and name.startswith(STEP_STARTS) and passes[-1]:
             passes.append([])
     return [sizes for sizes in passes if sizes]
 
 
 def _node_id(node: dict[str, object]) -> int:
     number = node.get("id")
-    return number if isinstance(number, int) else 0
+    return number if type(number) is int else 0
 
 
-def _gradient_size(path: Path, node: dict[str, object]) -> TensorSize | None:
-    inputs = node.get("inputs")
-    if isinstance(inputs, dict):  # schema 1.0.2 and later
-        shapes, types = inputs.get("shapes"), inputs.get("types")
-    else:
-        shapes, types = node.get("input_shapes"), node.get("input_types")
+def gradient_size(what: str, node: dict[str, object]) -> TensorSize | None:
+    """Return the size of the gradient that an ``AccumulateGrad`` got; None if it got none.
+
+    Raises
+    ------
+    InputError
+        If neither is recorded.
+    """
+    shapes, types = input_shapes(node)
     if isinstance(shapes, list) and isinstance(types, list) and shapes and types:
         shape, dtype = shape_of(shapes[0]), dtype_name(types[0])
         if shape is not None and dtype is not None:
@@ -120,6 +138,14 @@ def _gradient_size(path: Path, node: dict[str, object]) -> TensorSize | None:
         if types[0] in _UNDEFINED:
             return None
     raise InputError(
-        f"{path}: node {node.get('id')}: {ACCUMULATE} has no readable shape and type "
+        f"{what}: node {node.get('id')}: {ACCUMULATE} has no readable shape and type "
         f"({shapes!r:.60}, {types!r:.60})"
     )
+
+
+def input_shapes(node: dict[str, object]) -> tuple[object, object]:
+    """Return the shapes and the types of a node's inputs, in either schema."""
+    inputs = node.get("inputs")
+    if isinstance(inputs, dict):  # schema 1.0.2 and later
+        return inputs.get("shapes"), inputs.get("types")
+    return node.get("input_shapes"), node.get("input_types")

@@ -143,11 +143,11 @@ class Network:
             raise InputError(f"{what}: has {kind} in group {group!r}, costs are given for {have}")
 
         def distance(curve: NetworkCurve) -> tuple[bool, bool, int, Fraction]:
-            apart = Fraction(1)
-            known = curve.ranks is not None and ranks is not None
-            if curve.ranks is not None and ranks is not None:
+            if curve.ranks is None or ranks is None:
+                nearness, apart = int(curve.ranks is not None or ranks is not None), Fraction(1)
+            else:
                 apart = max(Fraction(curve.ranks, ranks), Fraction(ranks, curve.ranks))
-            nearness = (0 if apart == 1 else 2) if known else 1
+                nearness = 0 if apart == 1 else 2
             return (curve.group == "", curve.kind is None, nearness, apart)
 
         best = min(found, key=distance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from shared_files import shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
-from commsched.problems import bench_logs
+from commsched.problems import bench_logs, bench_result
 from commsched.problems.bench_kinds import FACTORS, Ratio, operation_named, ratio_of
 from commsched.problems.bench_logs import BenchmarkLog, BenchmarkTable, read_benchmark_log
 from commsched.problems.bench_tables import columns_of, parse_row, unprefixed
@@ -381,6 +382,84 @@ def test_time_stamps_after_rows(read):
         assert only(read(stamped)).points == tuple(EXPECTED)
 
 
+def test_statistics_of_iterations(read):
+    """``-I`` of 2.19 prints four columns after ``#wrong`` on both sides, ``-S`` the time of day."""
+    half = "time  algbw  busbw  #wrong  i_min  i_max  i_p99  i_cv%"
+    lines = [
+        "#                                     out-of-place (+ per-iteration)      in-place",
+        f"#       size         count      type   redop    root  {half}  {half}   timestamp",
+        "#        (B)    (elements)                     (us)  (GB/s)  (GB/s)  %Y-%m-%d %H:%M:%S",
+    ]
+    cells = "100.25 10.46 18.30 0 99.1 120.5 119.0 2.5"
+    lines.append(f"1048576 262144 float sum -1 {cells} {cells} 2025-11-03 10:00:00")
+    found = only(read(lines))
+    assert found.points == found.in_place == ((1048576, 100.25),)
+    assert (found.kind, found.ranks, found.date) == ("allreduce", 8, "2025-11-03")
+    wrong = [line.replace("18.30 0", "18.30 2") for line in lines]
+    with pytest.raises(InputError, match="line 4: results at 1048576 bytes are wrong"):
+        read(wrong)
+
+
+def test_times_of_two_digits_are_dropped(read):
+    """Ten seconds and more are printed as 1.2e+07: too few digits for a fit."""
+    lines = table()
+    row = next(line for line in lines if line.startswith("1073741824"))
+    lines[lines.index(row)] = (
+        "1073741824 268435456 float sum -1 1.2e+07 0.09 0.16 0 1.2e+07 0.09 0.16 0"
+    )
+    log = read(lines)
+    assert [size for size, _ in only(log).points] == [8, 4096, 1048576, 33554432]
+    assert log.report.dropped["a time of two digits only"] == 1
+
+
+def test_runs_that_failed(read):
+    """Ranks are listed, then comes an error instead of a table."""
+    with pytest.raises(
+        InputError, match="a run of nccl-tests that failed or was cut: it has no table"
+    ):
+        read([*ranks_before(4), "node-0: Test NCCL failure common.cu:1005 'unhandled cuda error'"])
+    with pytest.raises(InputError, match="no usable row"):
+        read([*ranks_before(4), *table()[:3], "Test CUDA failure"])
+
+
+def test_nodes_and_versions(read):
+    """Hosts are counted where every rank has one and no device is listed twice."""
+    before = ranks_before(0)
+    rows = [f"#  Rank {k} Group 0 Pid 1 on host-{k // 2} device {k % 2} [0x00] X" for k in range(8)]
+    head = ["# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22304"]
+    found = only(read([*head, *before, *rows, *table()]))
+    assert (found.ranks, found.nodes) == (8, 4)
+    assert found.version == "nccl-tests 2.17.8, NCCL 2.23.4"
+    cut = [*rows[:3], "#  Rank 3 Group 0 Pid 1 on [0] NCCL INFO text", *rows[4:]]
+    assert (
+        only(read([*before, *cut, *table()])).nodes,
+        only(read([*before, *cut, *table()])).ranks,
+    ) == (
+        None,
+        8,
+    )
+    same = [row.replace("host-1", "host-0") for row in rows]
+    log = read([*before, *same, *table()])
+    assert only(log).nodes is None
+    assert any("hosts are not told apart" in note for note in log.report.assumptions)
+    assert only(read([*before, *rows[:6], *table()])).nodes is None  # busbw is of 8
+
+
+def test_kinds_that_are_asked_for(read):
+    """A kind decides where columns and bandwidths leave it open, and contradicts nothing."""
+    unchecked = table("all_gather", redop="none", results=("N/A", "N/A"))
+    assert only(read(unchecked, kind="all_to_all")).kind == "all_to_all"
+    assert only(read(unchecked, "all_gather.log", kind="all_to_all")).kind == "all_to_all"
+    with pytest.raises(
+        InputError, match=r"line 2: is no broadcast: its columns .* fit all_gather, "
+    ):
+        read(unchecked, kind="broadcast")
+    started = ["# Collective test starting: all_gather_perf", *unchecked]
+    assert only(read(started, kind="all_to_all")).kind == "all_gather"
+    with pytest.raises(InputError, match="kind: 'reduce' is not one of"):
+        read(unchecked, kind="reduce")
+
+
 def test_processor_times_are_refused(read):
     """``-C`` reports what the processor took, not the operation."""
     lines = [line.replace("time ", "cputime ") for line in table()]
@@ -388,11 +467,36 @@ def test_processor_times_are_refused(read):
         read(lines)
 
 
-def test_wrong_results_are_reported(read):
-    """Rows with wrong results are kept, and a check fails."""
-    log = read(table(results=("3", "0")))
+@pytest.mark.parametrize("wrong", ["3", "1e+06", "1.23457e+08", "12345678", "x", "-1"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_wrong_results_are_refused(read, wrong, side):
+    """A run with wrong results has no cost; the line is named, also where the in-place half is wrong."""
+    results = ("0", wrong) if side else (wrong, "0")
+    with pytest.raises(
+        InputError, match=r"line 5: results at 8 bytes are wrong \(#wrong is "
+    ) as got:
+        read(table(results=results))
+    assert f"#wrong is {wrong})" in str(got.value)
+
+
+@pytest.mark.parametrize("right", ["0", "N/A", "0e+00"])
+def test_right_and_unchecked_results_are_not(read, right):
+    """``N/A`` means that nothing was checked, which the report says."""
+    log = read(table(results=(right, right)), "all_reduce.log")
     assert only(log).points == tuple(EXPECTED)
-    assert ("5 rows had wrong results", False) in [(c.text, c.passed) for c in log.report.checks]
+    unchecked = any("did not check its results" in note for note in log.report.assumptions)
+    assert unchecked == (right == "N/A")
+    assert unchecked != any("none was wrong" in check.text for check in log.report.checks)
+
+
+def test_errors_out_of_bounds_are_refused(read):
+    """Older versions print errors, and say below the table when they are too large; RCCL marks them."""
+    lines = table(head=OLD, results=("1e-07", "2e-07"), error="error")
+    failed = [line.replace(": 0 OK", ": 5 FAILED") for line in lines]
+    with pytest.raises(InputError, match="line 10: 5 values are out of bounds"):
+        read(failed)
+    with pytest.raises(InputError, match=r"line 5: results at 8 bytes are wrong .*2e\+00\*"):
+        read(table(head=OLD, results=("2e+00*", "2e-07"), error="error"))
 
 
 OSU = ["# OSU MPI-CUDA Allreduce Latency Test v5.7", "# Size       Avg Latency(us)"]
@@ -444,8 +548,8 @@ def test_several_osu_tables_and_both_tools(read):
 def test_files_without_a_table(read, tmp_path):
     """One clear line each."""
     cases = {
-        b"hello\n12 13 14\n": "no table of nccl-tests, rccl-tests or OSU latencies in its 2 lines",
-        b'{"a": 1}': "no table .* not JSON",
+        b"hello\n12 13 14\n": "no table of nccl-tests, .* in its 2 lines",
+        b'{"a": 1}': "is JSON, but no report of nccl-tests",
         b"": "empty",
         b"# OSU MPI Bandwidth Test v7.4\n# Size Bandwidth (MB/s)\n1 2.3\n": "holds OSU bandwidths",
         "\n".join(table()[:3]).encode(): "no usable row",
@@ -461,16 +565,49 @@ def test_files_without_a_table(read, tmp_path):
             read_benchmark_log(path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nccom-test " * 370,
+        "# Rank 1 Group 0 Pid 1 on a device 1 x",
+        "1 B 1 " * 600,
+        "comm op: " * 400,
+        "COMMS-RES-" * 400,
+        "#bytes #iterations BW average[MB/sec] Bidirectional",
+        "all_reduce" + " " * 4000,
+        "Comm. Op Avg Latency(ms)",
+        "# size count type time algbw busbw error",
+    ],
+)
+def test_many_hostile_lines_take_no_time(read, line):
+    """Thousands of lines that look like something, and a good table between them."""
+    marks = ["#bytes", "comm op:", "COMMS-RES", "algbw"]
+    lines = [*marks, *[line] * 1500, *ranks_before(8), *table(), *[line] * 400]
+    start = time.perf_counter()
+    found = [one for one in read(lines).tables if one.points == tuple(EXPECTED)]
+    assert time.perf_counter() - start < 20
+    assert [(one.kind, one.ranks) for one in found] == [("allreduce", 8)]
+
+
+def test_a_list_of_ranks_is_counted_once(read):
+    """Many tables below a long list take no longer than one."""
+    lines = ranks_before(0) + [f"# Rank {k} Pid 1 on n{k} device 0 x" for k in range(20_000)]
+    start = time.perf_counter()
+    log = read([*lines, *([*table()[:3], table()[4]] * 1500)])
+    assert time.perf_counter() - start < 20
+    assert [(one.ranks, one.nodes) for one in log.tables] == [(20_000, 20_000)] * 1500
+
+
 def test_limits(read, monkeypatch):
     """Bytes, lines, rows and tables are bounded."""
     with monkeypatch.context() as patch:
         patch.setattr(bench_logs, "MAX_LINES", 3)
         with pytest.raises(InputError, match="more than 3 lines"):
             read(table())
-    monkeypatch.setattr(bench_logs, "MAX_ROWS", 20)
+    monkeypatch.setattr(bench_result, "MAX_ROWS", 20)
     with pytest.raises(InputError, match="more than 20 rows"):
         read(table() * 4)
-    monkeypatch.setattr(bench_logs, "MAX_TABLES", 2)
+    monkeypatch.setattr(bench_result, "MAX_TABLES", 2)
     with pytest.raises(InputError, match="more than 2 tables"):
         read(table() * 3)
     monkeypatch.setattr(bench_logs, "MAX_LOG_BYTES", 100)
@@ -622,6 +759,57 @@ def test_real_logs_without_their_names(name, tmp_path):
         assert found == expected
 
 
+NODES = {
+    "echo/nccl_8.log": 1,
+    "echo/nccl_16.log": 2,
+    "echo/nccl_64.log": 8,
+    "echo/nccl_128.log": 16,  # mpirun's tag stands in the middle of one host's name
+    "abci/vnode_04.nccl": 4,
+    "abci/vnode_16.nccl": 16,
+    "te-ccl/rccl_msccl_amd_mi250_32ranks.txt": 2,
+    "superbench/nccl_allreduce.log": 1,
+    "nccl-tests-cluster/multi_N10_G8.log": 10,
+    "nccl-tests-cluster/single_N1_G8.log": 1,
+    "aws/aws_batch_0.txt": None,  # lists no ranks
+    "abci/vnode_04.mpi": None,
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", NODES)
+def test_nodes_of_real_logs(name):
+    """Nodes are the hosts in the list of ranks."""
+    log = read_benchmark_log(shared_data(name))
+    assert {one.nodes for one in log.tables} == {NODES[name]}
+
+
+@pytest.mark.shared
+def test_versions_of_real_logs():
+    """As far as the logs say them."""
+    for name, version in (
+        ("nccl-tests-cluster/multi_N10_G8.log", "nccl-tests 2.17.8, NCCL 2.29.2"),
+        ("te-ccl/rccl_msccl_amd_mi250_32ranks.txt", "RCCL 2.18.3+hip6.0"),
+        ("abci/vnode_04.mpi", "OSU 5.7"),
+        ("cloudai/OSU_ALLGATHER_LAT.txt", "OSU 7.4"),
+        ("echo/nccl_8.log", ""),
+    ):
+        log = read_benchmark_log(shared_data(name))
+        assert {one.version for one in log.tables} == {version}
+        assert {one.date for one in log.tables} == {""}
+
+
+@pytest.mark.shared
+def test_points_of_real_logs():
+    """First and last rows, copied by eye."""
+    log = read_benchmark_log(shared_data("deepops/slurm_0.txt"))
+    assert only(log).points[0] == (1048576, 135.3)
+    assert only(log).points[-1] == (4294967296, 43557.0)
+    assert only(log).in_place[-1] == (4294967296, 43440.0)
+    log = read_benchmark_log(shared_data("nccl-tests-cluster/single_N1_G8.log"))
+    assert log.tables[0].points[0] == (33554432, 182.94)
+    assert log.tables[1].in_place[-1] == (17179869184, 41083.8)
+
+
 @pytest.mark.shared
 def test_a_real_log_with_spliced_output():
     """32 ranks of RCCL with NCCL_DEBUG=INFO: rows cut in two are dropped, with a reason."""
@@ -641,10 +829,11 @@ def test_a_real_log_with_spliced_output():
     [
         ("aws/fsdp_slurm_log_0.txt", "no table"),
         ("cloudai/OSU_BW.txt", "holds OSU bandwidths"),
-        ("deepspeed/comms_logging_1.txt", "no table"),
         ("nsys-ai/mfu_2gpu_before.sqlite", "no table"),
-        ("hta/nccl_data.json.gz", "no table"),
+        ("hta/nccl_data.json.gz", "is JSON, but no report of nccl-tests"),
         ("param/dlrm_kineto.tar.gz", "tar archive"),
+        ("taccl/topo-dgx2-1MB.json", "is a TACCL topology"),
+        ("taccl/topo-ndv2-1KB.json", "is a TACCL topology"),
     ],
 )
 def test_real_files_of_other_kinds(name, message):

@@ -20,7 +20,7 @@ import commsched.cli
 from commsched.models import Plan, evaluate
 from commsched.models.units import MIB
 from commsched.optimizer import RULES, Bound, Result, Status, ddp
-from commsched.problems import load, problem_digest, read_costs
+from commsched.problems import load, problem_digest, read_network
 
 DATA = Path(commsched.__file__).resolve().parent / "problems" / "data"
 TRACE = DATA / "transformer_ddp_gloo_rank0.json.gz"
@@ -533,7 +533,7 @@ def recorded_bytes():
 
 def test_the_bundled_trace_holds_the_buckets_that_ddp_logged(recorded_bytes):
     """The recorded launches, and DDP's rule on the recorded gradients, match DDP's own account."""
-    loaded = load(TRACE, cost=read_costs(COSTS))
+    loaded = load(TRACE, cost=read_network(COSTS))
     assert [launch.bytes for launch in loaded.recorded.launches] == recorded_bytes
     by_rule = evaluate(loaded.problem, ddp(loaded.problem))
     assert [launch.bytes for launch in by_rule.launches] == recorded_bytes
@@ -555,7 +555,7 @@ def test_planning_the_bundled_trace(tmp_path, recorded_bytes, network):
     (today,) = [line for line in out.splitlines() if line.startswith("the recorded buckets")]
     assert f" {len(recorded_bytes)} " in today
     problem = load(
-        TRACE, cost=read_costs(COSTS) if network[0] == "--costs" else commsched.AlphaBeta(300, 1.3)
+        TRACE, cost=read_network(COSTS) if network[0] == "--costs" else commsched.AlphaBeta(300, 1.3)
     ).problem
     formed = evaluate(problem, ddp(problem, pasted(out)))
     assert [launch.bytes for launch in formed.launches] == [

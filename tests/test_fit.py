@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -15,8 +16,17 @@ from hypothesis import strategies as st
 from shared_files import shared_data
 from strategies import PROPERTY
 
-from commsched.models import AlphaBeta, InputError, PiecewiseLinear
-from commsched.models.fit import MAX_SIZES, Fit, fit_alpha_beta, fit_piecewise
+from commsched.models import AlphaBeta, InputError, PiecewiseLinear, StepTable
+from commsched.models.fit import (
+    MAX_SIZES,
+    FallingTimesError,
+    Fit,
+    fit_alpha_beta,
+    fit_piecewise,
+    raw_curve,
+    worst_fall,
+)
+from commsched.models.fit_quality import error_ranges, half_bandwidth_bytes
 from commsched.problems.bench_logs import read_benchmark_log
 from commsched.problems.cost_rows import row_from_curve
 
@@ -130,40 +140,81 @@ def test_times_that_do_not_grow(times):
     check_errors(fit, points)
 
 
-def grid_fewest(x: list[int], y: list[Fraction], bound: Fraction) -> int:
-    """Return the least number of pieces by trying all sets of corners."""
-    inner = range(1, len(x) - 1)
+def feasible(rows, count: int) -> bool:
+    """Return whether all ``coefficients . values >= bound`` can hold, by Fourier and Motzkin."""
+    rows = set(rows)
+    for k in range(count):
+        above = [row for row in rows if row[0][k] > 0]
+        below = [row for row in rows if row[0][k] < 0]
+        rest = {row for row in rows if row[0][k] == 0}
+        for (a, bound_a), (b, bound_b) in itertools.product(above, below):
+            mixed = tuple(-b[k] * x + a[k] * y for x, y in zip(a, b, strict=True))
+            bound = -b[k] * bound_a + a[k] * bound_b
+            scale = next((abs(x) for x in mixed if x), None)
+            if scale is None:
+                if bound > 0:
+                    return False
+                continue
+            rest.add((tuple(x / scale for x in mixed), bound / scale))
+        rows = rest
+    return all(bound <= 0 for _, bound in rows)
+
+
+def fewest_by_all_corners(x: list[int], y: list[Fraction], bound: Fraction) -> int | None:
+    """Return the least number of pieces by trying all sets of corners, with exact arithmetic."""
     for count in range(len(x) - 1):
-        for some in itertools.combinations(inner, count):
+        for some in itertools.combinations(range(1, len(x) - 1), count):
             corners = [0, *some, len(x) - 1]
-            curve = PiecewiseLinear([(x[k], y[k]) for k in corners])
-            if all(
-                abs(curve.exact_ns(size) / 1000 / us - 1) <= bound
-                for size, us in zip(x, y, strict=True)
-            ):
+            rows = []
+            for p, (i, j) in enumerate(itertools.pairwise(corners)):
+                for m in range(i, j + 1):
+                    share = Fraction(x[m] - x[i], x[j] - x[i])
+                    value = [Fraction(0)] * len(corners)
+                    value[p], value[p + 1] = 1 - share, share
+                    rows.append((tuple(value), y[m] * (1 - bound)))
+                    rows.append((tuple(-v for v in value), -y[m] * (1 + bound)))
+                rise = [Fraction(0)] * len(corners)
+                rise[p], rise[p + 1] = Fraction(-1), Fraction(1)
+                rows.append((tuple(rise), Fraction(0)))
+            if feasible(rows, len(corners)):
                 return count + 1
-    return len(x) - 1
+    return None
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_as_few_pieces_as_any_choice_of_corners(seed):
-    """Dynamic programming against all sets of corners, on times that do not fall."""
+@pytest.mark.parametrize("seed", range(150))
+def test_as_few_pieces_as_any_curve_within_the_error(seed):
+    """The search against all sets of corners with free values, on times that may fall."""
     source = random.Random(seed)
-    count = source.randrange(2, 9)
+    count = source.randrange(2, 8)
     x = sorted(source.sample(range(1, 60), count))
     y = [Fraction(us) for us in sorted(source.choices(range(1, 40), k=count))]
-    bound = source.choice([0, 0.05, 0.1, 0.25, 0.5])
+    if seed % 3 == 0:
+        y = [Fraction(source.randrange(5, 30) + size) for size in x]
+    bound = source.choice([0, 0.05, 0.1, 0.25, 0.4])
+    expected = fewest_by_all_corners(x, y, Fraction(str(bound)))
+    if expected is None:
+        with pytest.raises(FallingTimesError):
+            fit_piecewise(zip(x, y, strict=True), bound)
+        return
     fit = fit_piecewise(zip(x, y, strict=True), bound)
-    assert fit.pieces == grid_fewest(x, y, Fraction(str(bound)))
-    assert fit.max_error <= bound + 1e-8
+    assert fit.pieces == expected
+    assert fit.max_error <= bound + 1e-7
     assert not fit.notes
 
 
 @PROPERTY
-@given(measurements, st.sampled_from([0, 0.01, 0.05, 0.3]))
-def test_piecewise_curves_are_monotone_and_honest(points, bound):
-    """Never falling, at measured sizes, errors as claimed, and beyond the bound only with a note."""
-    fit = fit_piecewise(points, bound)
+@given(measurements, st.sampled_from([0, 0.01, 0.05, 0.3]), st.booleans())
+def test_piecewise_curves_are_monotone_and_honest(points, bound, repair):
+    """Never falling, at measured sizes, within the error or refused, errors as claimed."""
+    fall = worst_fall(points)
+    least = 0.0 if fall is None else fall.least_error
+    if least > bound + 1e-8 and not repair:
+        with pytest.raises(FallingTimesError) as caught:
+            fit_piecewise(points, bound)
+        assert caught.value.fall == fall
+        assert str(fall.bytes) in str(caught.value)
+        return
+    fit = fit_piecewise(points, bound, repair=repair)
     check_errors(fit, points)
     curve = fit.curve
     assert isinstance(curve, PiecewiseLinear)
@@ -173,12 +224,34 @@ def test_piecewise_curves_are_monotone_and_honest(points, bound):
     assert set(sizes) <= {size for size, _ in points}
     assert (sizes[0], sizes[-1]) == (min(medians(points)), max(medians(points)))
     assert fit.pieces == len(sizes) - 1
-    falls = list(medians(points).values()) != sorted(medians(points).values())
-    assert any("fall with size" in note for note in fit.notes) == falls
-    if not falls:
-        assert fit.max_error <= bound + 1e-8
-    assert (fit.max_error > bound + 1e-8) <= any("cannot be kept" in note for note in fit.notes)
+    assert any("repaired" in note for note in fit.notes) == (repair and fall is not None)
+    raised = dict(
+        zip(medians(points), itertools.accumulate(medians(points).values(), max), strict=True)
+    )
+    for size, us in (raised if repair else medians(points)).items():
+        assert abs(float(curve.exact_ns(size) / 1000 / us) - 1) <= bound + 1e-7
     row_from_curve(curve, "fit")  # it can be written to a file
+
+
+def test_the_worst_fall_is_that_of_all_pairs():
+    """Against all pairs; and just at its error there is a curve, just below it there is none."""
+    for seed in range(60):
+        source = random.Random(seed)
+        points = [(8 * k + 8, source.randrange(1, 30)) for k in range(source.randrange(2, 9))]
+        ratios = {
+            (a, b): Fraction(s, t) for (a, s), (b, t) in itertools.combinations(points, 2) if s > t
+        }
+        fall = worst_fall(points)
+        if not ratios:
+            assert fall is None
+            continue
+        worst = max(ratios.values())
+        assert ratios[fall.bytes, fall.larger_bytes] == worst
+        assert fall.least_error == pytest.approx(float((worst - 1) / (worst + 1)))
+        fit = fit_piecewise(points, fall.least_error + 1e-6)
+        assert fit.max_error == pytest.approx(fall.least_error, abs=1e-5)
+        with pytest.raises(FallingTimesError, match="no curve that does not fall is within"):
+            fit_piecewise(points, fall.least_error - 1e-6)
 
 
 def test_a_line_needs_one_piece_and_a_cliff_two_more():
@@ -193,56 +266,99 @@ def test_a_line_needs_one_piece_and_a_cliff_two_more():
     assert [size for size, _ in fit.curve.rows] == [8, MIB // 2, MIB, SIZES[-1]]
 
 
-def test_an_outlier_spoils_itself_only():
-    """A first launch that was not warm is pooled; the others keep their times."""
-    points = [(1024, 1242.3), (2048, 205), (4096, 201), (8192, 203), (16384, 206), (MIB, 300)]
-    fit = fit_piecewise(points)
-    errors = errors_of(fit, points)
-    assert fit.worst_bytes == 1024
-    assert fit.max_error > 0.5
-    assert all(error < 0.05 for size, error in errors.items() if size != 1024)
-    assert any(note.startswith("1024 to 8192 bytes: 4 times") for note in fit.notes)
-    assert any("5.0% cannot be kept" in note for note in fit.notes)
+FALLING = [(1024, 1242.3), (2048, 205), (4096, 201), (8192, 203), (16384, 206), (1048576, 300)]
 
 
-def test_pools_minimise_the_sum_of_logarithmic_errors():
-    """Against all monotone curves whose values are measured times (an optimum is among them)."""
-    for seed in range(40):
-        source = random.Random(seed)
-        times = [source.choice([1.0, 2.0, 4.0, 8.0, 16.0]) for _ in range(5)]
-        fit = fit_piecewise([(1000 + k, us) for k, us in enumerate(times)], 0)
+def test_times_that_fall_are_refused_repaired_or_smoothed():
+    """A first launch that was not warm: refused with its pair; raised on request; or left out."""
+    with pytest.raises(FallingTimesError) as caught:
+        fit_piecewise(FALLING)
+    assert str(caught.value) == (
+        "times fall from 1242.3 us at 1024 bytes to 201 us at 4096 bytes: no curve that does not "
+        "fall is within 0.05 of both"
+    )
+    repaired = fit_piecewise(FALLING, repair=True)
+    check_errors(repaired, FALLING)
+    assert repaired.max_error == pytest.approx(1242.3 / 201 - 1, rel=0.06)
+    assert repaired.notes == (
+        "repaired: 5 of 6 times that fall are raised to the largest before them, most of all 4096 "
+        "bytes from 201 to 1242.3 us",
+    )
+    smoothed = fit_piecewise(FALLING[1:], 0.02)
+    assert smoothed.max_error <= 0.02 + 1e-8
+    assert not smoothed.notes
 
-        def cost(values, times=times) -> float:
-            ratios = np.log(np.array(values, dtype=float) / np.array(times))
-            return float(np.abs(ratios).sum())
 
-        best = min(
-            cost(values)
-            for values in itertools.product(sorted(set(times)), repeat=5)
-            if list(values) == sorted(values)
-        )
-        found = [float(fit.curve.exact_ns(1000 + k)) / 1000 for k in range(5)]
-        assert cost(found) == pytest.approx(best, abs=2e-3)
+def test_the_raw_table():
+    """All medians, exactly; times that fall are refused, or raised on request."""
+    points = [(8, 10), (16, 12), (16, 14), (16, 13), (32, Fraction(40, 3))]
+    fit = raw_curve(points)
+    assert fit.curve.rows == ((8, 10.0), (16, 13.0), (32, 13.3333333333333))
+    assert (fit.pieces, fit.sizes) == (2, 3)
+    assert fit.max_error < 1e-14
+    with pytest.raises(FallingTimesError, match=r"205 us at 2048 bytes to 201 us.* must not fall"):
+        raw_curve(FALLING[1:])
+    fit = raw_curve(FALLING[1:], repair=True)
+    assert [us for _, us in fit.curve.rows] == [205, 205, 205, 206, 300]
+    check_errors(fit, FALLING[1:])
 
 
-def test_many_pools_are_counted_not_listed():
-    """The notes stay short."""
-    points = [(1000 * k, 10 * k - 19 * (k % 2)) for k in range(10, 60)]
-    notes = fit_piecewise(points).notes
-    assert sum("count as" in note for note in notes) == 4
-    assert any("more ranges of falling times" in note for note in notes)
+def test_many_sizes_take_no_time():
+    """The most sizes that are allowed, noisy and with many corners."""
+    source = random.Random(0)
+    points = [(1000 * k, 10 + k * (1 + 0.02 * source.random())) for k in range(1, MAX_SIZES + 1)]
+    start = time.perf_counter()
+    fit = fit_piecewise(points, 0.002, repair=True)
+    assert time.perf_counter() - start < 30
+    assert fit.pieces > 20
+
+
+def test_half_of_the_bandwidth():
+    """Alpha times bandwidth for a line; for a curve where bytes over time is half of its best."""
+    assert half_bandwidth_bytes(AlphaBeta(8, 50)) == 400_000
+    assert half_bandwidth_bytes(AlphaBeta(8, 1_000_000)) is None
+    curve = PiecewiseLinear([(8, 10), (10_000, 20), (1_000_000, 120), (2_000_000, 400)])
+    half = half_bandwidth_bytes(curve)
+    best = max(size / float(curve.exact_ns(size)) for size in range(1000, 2_000_000, 1000))
+    assert half / float(curve.exact_ns(half)) == pytest.approx(best / 2, rel=1e-3)
+    assert half_bandwidth_bytes(PiecewiseLinear([(1 << 20, 10), (1 << 30, 10_000)])) == 1 << 20
+    assert half_bandwidth_bytes(StepTable([(8, 1)])) is None
+
+
+def test_errors_by_range_of_sizes():
+    """From one power of 4 to the next; together they are all sizes and the whole error."""
+    points = [(0, 4), (1, 5), (3, 5), (4, 6), (15, 5), (16, 5), (2**40, 2**30)]
+    fit = fit_alpha_beta(points)
+    ranges = error_ranges(fit)
+    assert [(one.first_bytes, one.end_bytes, one.sizes) for one in ranges] == [
+        (0, 1, 1),
+        (1, 4, 2),
+        (4, 16, 2),
+        (16, 64, 1),
+        (2**40, 2**42, 1),
+    ]
+    assert max(one.max_error for one in ranges) == fit.max_error
+    total = sum(one.mean_error * one.sizes for one in ranges)
+    assert total / fit.sizes == pytest.approx(fit.mean_error)
+    for one in ranges:
+        inside = [
+            e
+            for size, e in errors_of(fit, points).items()
+            if one.first_bytes <= size < one.end_bytes
+        ]
+        assert one.max_error == pytest.approx(max(inside), abs=1e-12)
 
 
 def test_repeated_sizes_count_once_by_their_median():
     """One slow run of three does not matter."""
     points = [(1000, 10), (1000, 500), (1000, 11), (2000, 21)]
-    for fit in (fit_alpha_beta(points), fit_piecewise(points)):
+    for fit in (fit_alpha_beta(points), fit_piecewise(points), raw_curve(points)):
         assert fit.sizes == 2
-        assert fit.curve.ns(1000) == 11000
+        assert fit.curve.ns(1000) == pytest.approx(11000, abs=1)
         assert fit.notes[0] == "1 sizes were measured repeatedly: the median counts"
 
 
-@pytest.mark.parametrize("function", [fit_alpha_beta, fit_piecewise])
+@pytest.mark.parametrize("function", [fit_alpha_beta, fit_piecewise, raw_curve, worst_fall])
 @pytest.mark.parametrize(
     ("points", "message"),
     [
@@ -277,7 +393,6 @@ def test_extremes():
     check_errors(fit, [(0, 0.001), (2**50, 1e9)])
     for points in (
         [(0, 0.001), (2**50, 2**50 / 1000)],
-        [(1, 1e9), (2, 1e-3)],
         [(2**50 - 1, 5), (2**50, 6)],
         [(8, Fraction(1, 3)), (16, Fraction(2, 3))],
     ):
@@ -285,6 +400,8 @@ def test_extremes():
             assert fit.max_error >= 0
             fit.curve.ns(2**40)
             row_from_curve(fit.curve, "fit")
+    falling = [(1, 1e9), (2, 1e-3)]
+    assert fit_piecewise(falling, repair=True).max_error == pytest.approx(1e12, rel=0.06)
     many = fit_piecewise([(1000 * k, 10 + k) for k in range(1, MAX_SIZES + 1)], 0)
     assert many.pieces == 1
 
@@ -313,49 +430,61 @@ def test_real_scaling_over_one_mebibyte(name, alpha, picoseconds, error):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    ("name", "mean"), [("echo/nccl_16.log", 0.17), ("echo/nccl_128.log", 0.21)]
+    ("name", "mean", "bound"),
+    [("echo/nccl_16.log", 0.17, 0.05), ("aws/nccl-tests_readme_1.txt", 0.22, 0.11)],
 )
-def test_one_line_over_all_sizes_is_not_good_enough(name, mean):
-    """From 1 KiB on a line is off by about 20 % in the mean; pieces are not."""
+def test_one_line_over_all_sizes_is_not_good_enough(name, mean, bound):
+    """Over all sizes a line is off by more than 10 % in the mean; pieces are not."""
     (table,) = read_benchmark_log(shared_data(name)).tables
-    line, pieces = fit_alpha_beta(table.points), fit_piecewise(table.points)
-    assert line.mean_error == pytest.approx(mean, abs=0.02)
-    assert line.max_error > 0.35
+    line, pieces = fit_alpha_beta(table.points), fit_piecewise(table.points, bound)
+    assert line.mean_error == pytest.approx(mean, abs=0.03)
+    assert line.max_error > 0.3
     assert pieces.mean_error < line.mean_error / 2
-    assert pieces.pieces <= 8
+    assert pieces.pieces <= 6
 
 
 CLEAN = {
-    "echo/nccl_8.log": 6,
-    "echo/nccl_16.log": 7,
-    "superbench/nccl_allgather.log": 8,
-    "superbench/nccl_allreduce.log": 7,
-    "superbench/nccl_broadcast.log": 5,
-    "deepops/slurm_0.txt": 7,
-    "abci/vnode_04.nccl": 8,
-    "abci/vnode_04.mpi": 7,
-    "nccl-tests-cluster/single_N1_G8.log": 4,
-    "nccl-tests-cluster/multi_N10_G8.log": 5,
+    "echo/nccl_8.log": [4],
+    "echo/nccl_16.log": [6],
+    "superbench/nccl_allgather.log": [5],
+    "superbench/nccl_allreduce.log": [3],
+    "superbench/nccl_broadcast.log": [3],
+    "deepops/slurm_0.txt": [5],
+    "abci/vnode_04.nccl": [5],
+    "abci/vnode_04.mpi": [4],
+    "abci/vnode_16.mpi": [7],
+    "nccl-tests-cluster/single_N1_G8.log": [1, 1, 1, 1, 3],
+    "nccl-tests-cluster/multi_N10_G8.log": [2, 3, 4, 1, 1],
 }
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", CLEAN)
 def test_real_tables_within_five_percent(name):
-    """A handful of pieces describes tables that do not fall by more than noise."""
-    for table in read_benchmark_log(shared_data(name)).tables:
-        fit = fit_piecewise(table.points)
+    """A handful of pieces describes tables that do not fall by more than noise, without repair."""
+    tables = read_benchmark_log(shared_data(name)).tables
+    fits = [fit_piecewise(table.points) for table in tables]
+    for table, fit in zip(tables, fits, strict=True):
         check_errors(fit, table.points)
-        assert fit.max_error <= 0.05
-        assert fit.pieces <= CLEAN[name]
-        assert fit.mean_error < 0.025
+        assert fit.max_error <= 0.05 + 1e-7
+        assert fit.mean_error < 0.03
+    assert [fit.pieces for fit in fits] == CLEAN[name]
+
+
+FALLS = {
+    "deepops/roce_1.txt": (8, 2193.5, 16, 84.54),
+    "echo/nccl_64.log": (1024, 314.8, 4096, 76.87),
+    "aws/aws_batch_0.txt": (32, 22.25, 64, 14.48),
+}
 
 
 @pytest.mark.shared
-def test_a_table_of_noise_says_so():
-    """88, 130 and 580 us in turn: no curve fits, and the result says how bad it is."""
-    (table,) = read_benchmark_log(shared_data("deepops/roce_1.txt")).tables
-    fit = fit_piecewise(table.points)
-    check_errors(fit, table.points)
-    assert fit.max_error > 0.9
-    assert any("cannot be kept" in note for note in fit.notes)
+@pytest.mark.parametrize("name", FALLS)
+def test_real_tables_that_fall_are_refused(name):
+    """First launches that were not warm, 88, 130 and 580 us in turn: the worst pair is named."""
+    (table,) = read_benchmark_log(shared_data(name)).tables
+    with pytest.raises(FallingTimesError) as caught:
+        fit_piecewise(table.points)
+    fall = caught.value.fall
+    assert (fall.bytes, fall.us, fall.larger_bytes, fall.less_us) == FALLS[name]
+    check_errors(fit_piecewise(table.points, repair=True), table.points)

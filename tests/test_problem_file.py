@@ -29,7 +29,7 @@ from commsched.models import (
     InputError,
     Problem,
 )
-from commsched.problems import problem_digest, problem_to_bytes, read_costs, write_problem
+from commsched.problems import problem_digest, problem_to_bytes, read_network, write_problem
 from commsched.problems.problem_file import problem_from_bytes
 
 SIMPLE = {
@@ -271,7 +271,7 @@ def test_a_cost_file_and_a_cost_in_code_replace_the_cost_of_gradients(tmp_path):
     costs = tmp_path / "costs.json"
     row = {"points": [[1000, 10], [3000, 14]]}
     costs.write_text(json.dumps({"format": "commsched/costs", "version": 1, "allreduce": row}))
-    curve = read_costs(costs)
+    curve = read_network(costs).curves[0].cost
     assert curve.ns(2000) == 12_000
     path = tmp_path / "problem.json"
     path.write_text(json.dumps({**SIMPLE, "backward_end_us": 4500}))
