@@ -7,7 +7,7 @@ DATA := problems/data
 TRACE := $(DATA)/transformer_ddp_gloo_rank0.json.gz
 COSTS := $(DATA)/gloo_loopback_costs.json
 
-.PHONY: study torch demo test torch-test lint types docs check picture bench clean
+.PHONY: study hta torch demo test torch-test lint types docs check picture bench clean
 
 demo: $(STAMP)
 	@mkdir -p demo
@@ -28,8 +28,8 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 docs: $(STAMP)
-	$(BIN)/pytest -q --doctest-modules models problems optimizer commsched/cli.py commsched/documents.py \
-		commsched/output.py commsched/picture.py commsched/verification.py commsched/export
+	$(BIN)/pytest -q --doctest-modules models problems optimizer $(filter-out commsched/__main__.py,$(wildcard commsched/*.py)) \
+		commsched/export
 	$(BIN)/pytest -q tests/docs_examples.py
 
 check: test lint types docs
@@ -47,6 +47,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
+
+hta: $(STAMP)
+	$(BIN)/python -c "import hta" 2>/dev/null || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --no-deps -r requirements/hta.txt
 
 torch: $(STAMP)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0

@@ -14,6 +14,7 @@ from rich.text import Text
 from commsched.models.errors import InputError, printable
 from commsched.models.units import format_bytes, format_ns, us_from_ns
 from commsched.output import make_console
+from commsched.problems import nsight_graph
 from commsched.problems.breakdown import (
     Breakdown,
     CollectiveRun,
@@ -22,6 +23,7 @@ from commsched.problems.breakdown import (
     collective_runs,
 )
 from commsched.problems.breakdown_trace import read_device_work
+from commsched.problems.nsight_work import read_nsight_work
 from commsched.problems.source import sources
 from commsched.process import print_json
 
@@ -93,7 +95,8 @@ def _read(path: str) -> tuple[list[DeviceWork], list[str]]:
     errors: list[InputError] = []
     for file, name in zip(files, names, strict=True):
         try:
-            works += read_device_work(file, name)
+            read = read_nsight_work if nsight_graph.READER.recognises(file.start()) else None
+            works += (read or read_device_work)(file, name)
         except InputError as error:
             errors.append(error)
     if not works:

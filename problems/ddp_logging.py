@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from commsched.models import Gradient
 from commsched.models.collectives import MAX_RANKS
 from commsched.models.errors import InputError
-from commsched.models.units import MAX_BYTES, MAX_NS, ns_from_us
+from commsched.models.units import MAX_BYTES, MAX_NS, format_ns, ns_from_us
 from commsched.problems.readers import Reader, ReadOptions
 from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
 from commsched.problems.single_file import only_file, read_object, start_object
@@ -274,7 +274,7 @@ def _report(
     if times.first_ns is not None:
         notes.append(
             "the first bucket's last gradient is ready when DDP issued the first all-reduce, "
-            f"{times.first_ns} ns after backward began"
+            f"{format_ns(times.first_ns)} after backward began"
         )
     notes.append("a launch is issued when its last gradient is ready: its own time was not logged")
     if not ordered:

@@ -130,8 +130,14 @@ class Network:
         """
         costs: dict[Need, CostCurve] = {}
         notes: list[str] = []
+        alike: set[Kind] = set()
         for (group, kind), ranks in needs.items():
-            costs[group, kind] = self._curve(group, kind, ranks, what, notes).cost
+            curve = self._curve(group, kind, ranks, what, notes)
+            costs[group, kind] = curve.cost
+            alike |= {kind} if curve.kind is None else set()
+        if len(alike) > 1:
+            kinds = ", ".join(sorted(alike))
+            notes.append(f"{kinds} are priced alike, by bytes over one bandwidth")
         return costs, tuple(dict.fromkeys(notes))
 
     def _curve(
@@ -159,8 +165,6 @@ class Network:
                 f"{what}: {kind} in group {group!r} of {of} ranks: costs are given for {several}, and "
                 "nothing says which one to take: keep one in the cost file"
             )
-        if best.kind is None:
-            notes.append("every kind of collective is priced alike, by bytes over one bandwidth")
         if best.ranks is not None and ranks is not None and best.ranks != ranks:
             text = f"{kind} in group {group!r} of {ranks} ranks, its cost is of {best.ranks} ranks"
             if not self.any_ranks:

@@ -19,7 +19,7 @@ from decimal import Decimal
 from commsched.models import Gradient
 from commsched.models.dtypes import ITEM_BYTES
 from commsched.models.errors import InputError
-from commsched.models.units import MAX_NS, NS_PER_MS, check_bytes
+from commsched.models.units import MAX_NS, NS_PER_MS, check_bytes, format_ns
 from commsched.problems.readers import Reader, ReadOptions
 from commsched.problems.recorded import Check, ImportReport, RecordedStep
 from commsched.problems.single_file import only_file, read_text, start_lines
@@ -117,7 +117,7 @@ def read(files: Sequence[Source], options: ReadOptions) -> RecordedStep:
     branches = sum(count > 1 for count in Counter(before for before, _ in edges).values())
     assumptions = [
         "pure data parallelism: every rank runs all layers and all-reduces all gradients",
-        f"time starts with the forward pass, which takes {forward_ns} ns; then backward runs the "
+        f"time starts with the forward pass, which takes {format_ns(forward_ns)}; then backward runs the "
         "layers in reverse, one at a time, and a layer's gradient is ready when its backward ends",
         "the next step's forward pass is not part of it, so nothing waits for a gradient",
         "a layer's weight and bias are one gradient, for the profile has one size for both",

@@ -102,7 +102,10 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
     found = _recognise(path)
     if found is None:
         known = "; ".join(reader.title for reader in READERS)
-        raise InputError(f"{path}: is no recording of a kind that is known ({known})")
+        raise InputError(
+            f"{path}: is no recording of a kind that is known ({known}); "
+            "'commsched fit' reads logs of benchmarks"
+        )
     reader, files, _ = found
     _check_options(path, reader, options)
     return reader.read(files, options)

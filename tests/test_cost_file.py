@@ -203,8 +203,9 @@ def test_which_curve_a_step_gets():
     assert chosen(network, None) == 3
     assert chosen(network, 8, "ep") == 4
     assert chosen(network, 8, kind="broadcast") == 5
-    _, notes = network.costs({("dp", "broadcast"): 8}, "x")
-    assert any("priced alike" in note for note in notes)
+    assert network.costs({("dp", "broadcast"): 8}, "x")[1] == ()
+    _, notes = network.costs({("dp", "broadcast"): 8, ("dp", "all_to_all"): 8}, "x")
+    assert any("all_to_all, broadcast are priced alike" in note for note in notes)
 
 
 def test_other_ranks_need_a_flag():
