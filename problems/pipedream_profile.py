@@ -117,8 +117,8 @@ def read(files: Sequence[Source], options: ReadOptions) -> RecordedStep:
     branches = sum(count > 1 for count in Counter(before for before, _ in edges).values())
     assumptions = [
         "pure data parallelism: every rank runs all layers and all-reduces all gradients",
-        f"time starts with the forward pass, which takes {format_ns(forward_ns)}; then backward runs the "
-        "layers in reverse, one at a time, and a layer's gradient is ready when its backward ends",
+        f"time starts with the forward pass, which takes {format_ns(forward_ns)}; then backward runs "
+        "the layers in reverse, one at a time, and a layer's gradient is ready when its backward ends",
         "the next step's forward pass is not part of it, so nothing waits for a gradient",
         "a layer's weight and bias are one gradient, for the profile has one size for both",
         f"the gradients are {dtype}"
