@@ -46,6 +46,10 @@ AnyRanksOption = Annotated[
     bool,
     typer.Option("--any-ranks", help="Take costs that were measured with other ranks, too."),
 ]
+MemberOption = Annotated[
+    str | None,
+    typer.Option("--member", help="Of a folder or archive only the file with this name."),
+]
 StepOption = Annotated[
     int | None,
     typer.Option("--step", help="The trace's step to take; by default the one of median length."),
@@ -93,6 +97,7 @@ _READING: dict[str, tuple[Any, object]] = {
     "bandwidth_gb_s": (BandwidthOption, None),
     "costs": (CostsOption, None),
     "any_ranks": (AnyRanksOption, False),
+    "member": (MemberOption, None),
     "step": (StepOption, None),
     "sizes": (SizesOption, None),
     "graph": (GraphOption, False),

@@ -16,6 +16,8 @@ class ReadOptions:
 
     Attributes
     ----------
+    member
+        Of a folder or an archive only the file with this name, or whose path ends with it.
     step
         The step to take, by the recording's own number.
     sizes
@@ -30,6 +32,7 @@ class ReadOptions:
         Length of the backward pass in microseconds, for recordings without times.
     """
 
+    member: str | None = None
     step: int | None = None
     sizes: Path | None = None
     graph: bool = False

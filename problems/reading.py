@@ -63,7 +63,7 @@ def load(
         If the file is of no known kind, something in it is wrong, or an option does not fit it.
     """
     network = Network.uniform(cost) if isinstance(cost, CostCurve) else cost
-    found = None if _is_stream(path) else _recognise(path)
+    found = None if _is_stream(path) else _recognise(path, options.member)
     if found is None:
         return _load_problem(path, network, options)
     reader, files, notes = found
@@ -99,7 +99,7 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
     InputError
         If the file is no recording of a known kind, or something in it is wrong.
     """
-    found = _recognise(path)
+    found = _recognise(path, options.member)
     if found is None:
         known = "; ".join(reader.title for reader in READERS)
         raise InputError(
@@ -123,12 +123,16 @@ def _is_file_or_folder(path: Path) -> bool:
     return path.is_file() or path.is_dir()
 
 
-def _recognise(path: str | Path) -> tuple[Reader, list[Source], tuple[str, ...]] | None:
+def _recognise(
+    path: str | Path, member: str | None
+) -> tuple[Reader, list[Source], tuple[str, ...]] | None:
     """Return the reader of what a path holds, its files and notes; None if no reader knows it."""
     try:
         files = sources(path)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
+    if member is not None:
+        files = _named(path, files, member)
     by_reader: dict[str, list[Source]] = {}
     readers: dict[str, Reader] = {}
     unknown: list[Source] = []
@@ -151,7 +155,10 @@ def _recognise(path: str | Path) -> tuple[Reader, list[Source], tuple[str, ...]]
     title, count = counts.most_common(1)[0]
     if len(readers) > 1 or (count > 1 and not readers[title].several):
         have = ", ".join(f"{n} x {one}" for one, n in counts.most_common())
-        raise InputError(f"{path}: holds several recordings ({have}): name one of them")
+        raise InputError(
+            f"{path}: holds several recordings ({have}): name one of them with --member, "
+            f"such as {files[0].name}"
+        )
     notes: tuple[str, ...] = ()
     if unknown:
         shown = ", ".join(file.name for file in unknown[:3])
@@ -160,10 +167,21 @@ def _recognise(path: str | Path) -> tuple[Reader, list[Source], tuple[str, ...]]
     return readers[title], by_reader[title], notes
 
 
+def _named(path: str | Path, files: list[Source], member: str) -> list[Source]:
+    """Return the files that a user names."""
+    found = [file for file in files if member in (file.name, file.member)]
+    found = found or [file for file in files if f"{file}".endswith(f"/{member}")]
+    if not found:
+        names = ", ".join(file.name for file in files[:4])
+        more = f" and {len(files) - 4} more" if len(files) > 4 else ""
+        raise InputError(f"{path}: holds no {member!r:.100}, but {names}{more}")
+    return found
+
+
 def _check_options(path: str | Path, reader: Reader | None, options: ReadOptions) -> None:
     """Refuse options that the reader would not look at."""
     for field in fields(options):
-        given = getattr(options, field.name) != field.default
+        given = getattr(options, field.name) != field.default and field.name != "member"
         if given and (reader is None or field.name not in reader.options):
             what = "problem file" if reader is None else reader.title
             raise InputError(

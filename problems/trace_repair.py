@@ -26,9 +26,11 @@ _ESCAPE = re.compile(
 )
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")
 _BARE_LIST = re.compile(rb"\s*+\[")
-_EVENTS = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+LIST_OF_EVENTS = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+"""Where the list of events begins, unless this stands in a text or deeper down."""
 _KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*+:'
-_BETWEEN = re.compile(rb"\}\s*+(,)\s*+(?=\{\s*+" + _KEYS + rb")")
+BETWEEN_EVENTS = re.compile(rb"\}\s*+(,)\s*+(?=\{\s*+" + _KEYS + rb")")
+"""What stands between two events; its group is the comma. It may stand elsewhere, too."""
 _QUOTE = re.compile(rb'\\.|"', re.S)
 _AFTER_CLOSING = re.compile(rb'\s*+(?::|[}\]]|\Z|,\s*+["\[{\d\-tfn])')
 _MOST_PIECES = 8
@@ -95,7 +97,7 @@ def salvage_events(
     start = events_start(text)
     if start is None:
         return None
-    commas = [match.start(1) for match in _BETWEEN.finditer(text, start)]
+    commas = [match.start(1) for match in BETWEEN_EVENTS.finditer(text, start)]
     begins = [start, *(comma + 1 for comma in commas)]
     ends = [*commas, len(text)]
     events: list[T] = []
@@ -126,7 +128,7 @@ def salvage_events(
 
 def events_start(text: bytes) -> int | None:
     """Return where the list of events begins, past its bracket."""
-    match = _BARE_LIST.match(text) or _EVENTS.search(text)
+    match = _BARE_LIST.match(text) or LIST_OF_EVENTS.search(text)
     return match.end() if match else None
 
 

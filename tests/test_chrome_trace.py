@@ -6,16 +6,25 @@ import contextlib
 import gzip
 import json
 import time
+import tracemalloc
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from shared_files import SHARED, shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
-from commsched.problems.chrome_trace import Event, ns_from_trace_us, read_chrome_trace
+from commsched.problems.chrome_trace import (
+    INCOMPLETE,
+    Event,
+    ns_from_trace_us,
+    read_chrome_trace,
+)
+from commsched.problems.source import Source, sources
+from commsched.problems.trace_stream import stream_events
 
 EVENTS = [
     {"ph": "X", "cat": "cpu_op", "name": f"op{k}", "pid": 1, "tid": 2, "ts": k, "dur": 1,
@@ -306,3 +315,257 @@ def test_random_bytes_raise_nothing_but_input_errors(tmp_path_factory, data):
         path.write_bytes(content)
         with contextlib.suppress(InputError):
             read_chrome_trace(path)
+
+
+# Large traces are decoded piece by piece ---------------------------------------------------------
+
+HUGE = 1 << 30
+DECODE = msgspec.json.Decoder(list[Event]).decode
+TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+REAL = sorted(
+    str(path.relative_to(SHARED / "data"))
+    for pattern in ("hta/*.gz", "tracelens/*.gz", "kineto-tb/*.gz", "local-torch-*/*.gz",
+                    "straggler-analysis/*.gz", "param/*.gz", "chakra/*gz", "superbench/*")
+    for path in (SHARED / "data").glob(pattern)
+)  # fmt: skip
+
+
+def content(event: Event) -> tuple[str, ...]:
+    """Return all that an event holds, with the types."""
+    fields = (event.ph, event.cat, event.name, event.pid, event.tid, event.ts, event.dur)
+    return (*map(repr, fields), bytes(event.args).decode())
+
+
+def outcome(source: Path | Source, **options):
+    """Return everything that loading gives, or what it says."""
+    try:
+        trace = read_chrome_trace(source, **options)
+    except InputError as error:
+        return str(error)
+    events = [content(event) for event in trace.events]
+    return events, trace.metadata, trace.repairs, trace.left_out
+
+
+def stream(text: bytes, piece_bytes: int, step: int = 7):
+    """Return what decoding piece by piece gives; None if it leaves the text to others."""
+    found: list[Event] = []
+    pieces = (text[at : at + step] for at in range(0, len(text), step))
+    top = stream_events(pieces, DECODE, found.extend, piece_bytes=piece_bytes)
+    if top is None:
+        return None
+    others = {key: bytes(raw) for key, raw in top.items() if key != "traceEvents"}
+    return [content(event) for event in found], others
+
+
+def strict(text: bytes):
+    """Return what decoding the text as a whole gives; None if it is no strict JSON or UTF-8."""
+    try:
+        text.decode()
+        if text.lstrip(b" \t\r\n").startswith(b"["):
+            return [content(event) for event in DECODE(text)], {}
+        top = TOP.decode(text)
+        events = DECODE(top.pop("traceEvents"))
+    except (ValueError, RecursionError, KeyError):
+        return None
+    return [content(event) for event in events], {key: bytes(raw) for key, raw in top.items()}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", REAL or ["hta/nccl_data.json.gz"])
+def test_real_files_in_pieces_are_those_read_as_a_whole(name):
+    """Every real file, trace or not, gives the same events, or the same message."""
+    for source in sources(shared_data(name)):
+        whole = outcome(source, piece_bytes=HUGE)
+        assert outcome(source, piece_bytes=50_000) == whole
+        if len(source.read()) < 2_000_000:
+            assert outcome(source, piece_bytes=3_000) == whole
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [("hta/nccl_data.json.gz", 40_573), ("tracelens/mi300_resnet_ddp_act_checkpoint.json.gz", 56_451)],
+)  # fmt: skip
+def test_real_traces_do_pass_in_pieces(name, events):
+    """They are not left to those who read the whole text; the count is the standard library's."""
+    text = Source(shared_data(name)).read()
+    found: list[Event] = []
+    pieces = (text[at : at + 65_536] for at in range(0, len(text), 65_536))
+    assert stream_events(pieces, DECODE, found.extend, piece_bytes=10_000) is not None
+    assert len(found) == events == len(json.loads(text)["traceEvents"])
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("layout", ["kineto", "compact", "indented"])
+def test_every_layout_passes_in_pieces(bare, layout):
+    """What stands before and after the events comes along."""
+    top = {"schemaVersion": 1, "traceEvents": EVENTS, "deviceProperties": [{"id": 0}, {"id": 1}]}
+    text = json.dumps(EVENTS if bare else top, indent=1 if layout == "indented" else None)
+    if layout == "kineto":
+        text = "[" + as_kineto(tail="]").split("[", 1)[1] if bare else as_kineto()
+    data = text.encode()
+    for piece_bytes in range(60, 200, 9):
+        assert stream(data, piece_bytes) == strict(data)
+        assert stream(data, piece_bytes) is not None
+    assert stream(b"\xef\xbb\xbf" + data, 100) == strict(data)
+
+
+def test_what_stands_before_the_events_may_be_longer_than_a_piece():
+    """A job of thousands of ranks lists its groups first; without any end it is left to others."""
+    for count, passes in ((40, True), (4000, False)):
+        groups = [{"pg_name": str(k), "ranks": [k, k + 1]} for k in range(count)]
+        top = {"distributedInfo": {"pg_config": groups}, "traceEvents": EVENTS * 9, "a": 1}
+        data = json.dumps(top).encode()
+        assert stream(data, 100) == (strict(data) if passes else None)
+
+
+NASTY = st.lists(
+    st.sampled_from(
+        ['},{"ph":', '}, {"name": ', '"', "\\", "{", "}", "[", "]", ",", "\n", "\u2028", "é",
+         '"traceEvents": [', "a", "]}", '"}', "\N{SNOWMAN}", "\0", "\ud83d\ude00"]
+    ), max_size=6,
+).map("".join)  # fmt: skip
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-3, 2**70), st.floats(0, 1e9), NASTY)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["ph", "name", "ts", "x"]) | NASTY, inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+ANY_EVENTS = st.lists(
+    st.dictionaries(
+        st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id"]), VALUES
+    ),
+    max_size=12,
+)
+
+
+@PROPERTY
+@given(
+    events=ANY_EVENTS,
+    head=st.dictionaries(NASTY, VALUES, max_size=2),
+    tail=st.dictionaries(NASTY | st.just("traceEvents"), VALUES, max_size=2),
+    style=st.sampled_from([None, 0, 2]),
+    escaped=st.booleans(),
+    piece_bytes=st.integers(1, 120),
+    step=st.integers(1, 40),
+    bare=st.booleans(),
+)
+def test_nasty_texts_in_pieces(events, head, tail, style, escaped, piece_bytes, step, bare):
+    """Strings full of braces and quotes, nested look-alikes, and keys that come twice."""
+    before, after = (json.dumps(part, ensure_ascii=escaped)[1:-1] for part in (head, tail))
+    listed = json.dumps(events, indent=style, ensure_ascii=escaped)
+    parts = [part for part in (before, f'"traceEvents": {listed}', after) if part]
+    text = (listed if bare else "{" + ", ".join(parts) + "}").encode("utf-8", "surrogatepass")
+    found = stream(text, piece_bytes, step)
+    if found is not None:
+        assert found == strict(text)
+
+
+@PROPERTY
+@given(
+    st.lists(
+        st.sampled_from(
+            [*'{}[]",:\\', "1", " ", "\n", "\f", '"traceEvents":[', '{"ph":"X"}', '"a":', '"":[', "},{",
+             "null", '"traceEvents":0']
+        ), max_size=30,
+    ).map("".join),
+    st.integers(1, 20),
+)  # fmt: skip
+@example('{"traceEvents":[{"ph":"X"}]"a":1}', 1)
+@example('{"traceEvents":[{"ph":"X"}],}', 1)
+@example('{"traceEvents":[{"ph":"X"},]}', 1)
+@example('{"traceEvents":[{"ph":"X"}],"traceEvents":[]}', 1)
+@example('{"traceEvents":[{"ph":"X"}],"":[{"ph":"X"}]}', 1)
+@example('{"traceEvents":[{"ph":"X"}],"":[]}', 1)
+@example('{"a":{"traceEvents":[{"ph":"X"},{"ph":"X"}]}}', 1)
+@example('{"a":"\\"traceEvents":[{"ph":"X"}]}', 1)
+@example('\f[{"ph":"X"}]', 1)
+@example('[{"ph":"X"}]]', 1)
+@example('[{"ph":"X"}],{"ph":"X"}]', 1)
+def test_what_pieces_accept_is_strict_json(text, piece_bytes):
+    """Whatever is almost JSON is left to those who read the whole text."""
+    found = stream(text.encode(), piece_bytes, 5)
+    if found is not None:
+        assert found == strict(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"dur": 1', '"dur": inf'), ("op3", "op\x013"), ("op3", 'o"p"3'), ('"name": "op2"', '"name": op2'),
+     ('"ph": "X"', '"ph": "\xff"'), ("}\n  ],", "},\n ],"), ("op3", "\N{SNOWMAN}")],
+)  # fmt: skip
+def test_damage_is_mended_in_large_files_too(tmp_path, old, new):
+    """What cannot pass in pieces is mended as ever, wherever the damage is."""
+    text = as_kineto(EVENTS * 30).replace(old, new)
+    for data in (text.encode(), text.encode("latin-1", "ignore"), text.encode()[:-700]):
+        path = write(tmp_path / "t", data)
+        whole = outcome(path, piece_bytes=HUGE)
+        assert isinstance(whole, tuple)
+        assert outcome(path, piece_bytes=500) == whole
+
+
+def test_lists_of_look_alikes_inside_an_event_pass(tmp_path):
+    """A cut within an event's arguments is noticed, and the events are whole."""
+    nested = {**EVENTS[0], "args": {"list": [{"name": "a", "ts": k} for k in range(40)]}}
+    path = write(tmp_path / "t", json.dumps([EVENTS[1], nested, *EVENTS, nested]))
+    assert outcome(path, piece_bytes=100) == outcome(path, piece_bytes=HUGE)
+
+
+def test_events_that_nobody_wants_are_counted(tmp_path):
+    """They are dropped early, whether the file is read in pieces or not."""
+    events = [
+        *EVENTS, {"ph": "M", "name": "process_name"}, {"ph": "s", "cat": "python_function"},
+        {"ph": "X", "cat": "Python_Function", "name": "f"}, {"ph": "X", "cat": ["python_function"]},
+        {"ph": ["X"], "cat": "cpu_op"}, {"ph": "X", "name": 3},
+    ]  # fmt: skip
+    path = write(tmp_path / "t", json.dumps({"traceEvents": events}))
+    for piece_bytes in (40, HUGE):
+        every = read_chrome_trace(path, piece_bytes=piece_bytes)
+        assert len(every.events) == every.events_read == 11
+        assert not every.left_out
+        some = read_chrome_trace(
+            path, only_complete=True, without={"python_function"}, piece_bytes=piece_bytes
+        )
+        assert some.left_out == {INCOMPLETE: 3, "python_function": 1}
+        assert len(some.events) == 7
+        assert some.events_read == 11
+
+
+def test_equal_texts_are_one_object_and_numbers_keep_their_types(tmp_path):
+    """A large trace has few names and many events; ``1``, ``1.0`` and ``true`` stay apart."""
+    values = [1, 1.0, True, "1"]
+    events = [{"name": v, "pid": v, "tid": v, "cat": v, "ph": v} for v in values * 2]
+    trace = read_chrome_trace(write(tmp_path / "t", json.dumps(events)))
+    for event, value in zip(trace.events, values * 2, strict=True):
+        for field in (event.name, event.pid, event.tid, event.cat, event.ph):
+            assert type(field) is type(value)
+    long = "autograd::engine::evaluate_function: AddmmBackward0"
+    trace = read_chrome_trace(write(tmp_path / "t", json.dumps([{"name": long}, {"name": long}])))
+    assert trace.events[0].name is trace.events[1].name
+
+
+def test_a_large_trace_never_exists_as_a_whole(tmp_path):
+    """The text of 18 MB is gone piece by piece: far less is held when little is wanted."""
+    event = {"ph": "X", "cat": "python_function", "name": "f" * 300, "dur": 1}
+    rows = [json.dumps({**event, "ts": k}) for k in range(50_000)]
+    path = write(tmp_path / "t", '{"traceEvents": [' + ",\n".join(rows) + "]}")
+    size = path.stat().st_size
+    del rows
+    tracemalloc.start()
+    trace = read_chrome_trace(path, without={"python_function"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert trace.events_read == 50_000
+    assert peak < 16 << 20 < size
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_in_small_pieces_end_quickly(tmp_path, kind):
+    """The work stays linear however the text is cut."""
+    path = write(tmp_path / "t", HOSTILE[kind])
+    start = time.monotonic()
+    assert outcome(path, piece_bytes=1000) == outcome(path, piece_bytes=HUGE)
+    assert time.monotonic() - start < 20
