@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from commsched.models import CostCurve, Problem
 from commsched.models.errors import InputError
-from commsched.problems.files import read_bytes
+from commsched.problems.files import MAX_FILE_BYTES
 from commsched.problems.network import Network
 from commsched.problems.problem_file import problem_and_notes
 from commsched.problems.readers import Reader, ReadOptions
@@ -63,9 +65,10 @@ def load(
         If the file is of no known kind, something in it is wrong, or an option does not fit it.
     """
     network = Network.uniform(cost) if isinstance(cost, CostCurve) else cost
-    found = None if _is_stream(path) else _recognise(path, options.member)
+    files = _files(path, options.member)
+    found = _recognise(path, files)
     if found is None:
-        return _load_problem(path, network, options)
+        return _load_problem(path, files[0], network, options)
     reader, files, notes = found
     _check_options(path, reader, options)
     if network is None:
@@ -99,7 +102,7 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
     InputError
         If the file is no recording of a known kind, or something in it is wrong.
     """
-    found = _recognise(path, options.member)
+    found = _recognise(path, _files(path, options.member))
     if found is None:
         known = "; ".join(reader.title for reader in READERS)
         raise InputError(
@@ -111,28 +114,19 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
     return reader.read(files, options)
 
 
-def _is_stream(path: str | Path) -> bool:
-    """Return whether a path can be read only once, so that nobody may look into it."""
-    try:
-        return str(path) == "-" or (Path(path).exists() and not _is_file_or_folder(Path(path)))
-    except (OSError, ValueError):
-        return True  # Reading it will say what is wrong.
-
-
-def _is_file_or_folder(path: Path) -> bool:
-    return path.is_file() or path.is_dir()
-
-
-def _recognise(
-    path: str | Path, member: str | None
-) -> tuple[Reader, list[Source], tuple[str, ...]] | None:
-    """Return the reader of what a path holds, its files and notes; None if no reader knows it."""
+def _files(path: str | Path, member: str | None) -> list[Source]:
+    """Return what a path holds, or of that what the user names."""
     try:
         files = sources(path)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    if member is not None:
-        files = _named(path, files, member)
+    return files if member is None else _named(path, files, member)
+
+
+def _recognise(
+    path: str | Path, files: Sequence[Source]
+) -> tuple[Reader, list[Source], tuple[str, ...]] | None:
+    """Return the reader of some files, those that it reads, and notes; None if none knows them."""
     by_reader: dict[str, list[Source]] = {}
     readers: dict[str, Reader] = {}
     unknown: list[Source] = []
@@ -145,7 +139,7 @@ def _recognise(
             readers[reader.title] = reader
             by_reader.setdefault(reader.title, []).append(file)
     if not readers:
-        if len(files) == 1 and not files[0].member and files[0].path == Path(path):
+        if len(files) == 1:
             return None
         known = "; ".join(reader.title for reader in READERS)
         raise InputError(
@@ -189,7 +183,13 @@ def _check_options(path: str | Path, reader: Reader | None, options: ReadOptions
             )
 
 
-def _load_problem(path: str | Path, network: Network | None, options: ReadOptions) -> Loaded:
-    problem, notes = problem_and_notes(read_bytes(path), path, network)
+def _load_problem(
+    path: str | Path, file: Source, network: Network | None, options: ReadOptions
+) -> Loaded:
+    data = file.read(max_text_bytes=MAX_FILE_BYTES, max_file_bytes=MAX_FILE_BYTES)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if not data.strip():
+        raise InputError(f"{path}: is empty")
+    problem, notes = problem_and_notes(data, str(file), network)
     _check_options(path, None, options)
     return Loaded(problem, notes=notes)
