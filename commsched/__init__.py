@@ -23,7 +23,18 @@ from commsched.models import (
     evaluate,
 )
 from commsched.optimizer import Comparison, Result, Status, compare, optimize, rule, tune
-from commsched.problems import gradient_problem, read, write_problem
+from commsched.problems import (
+    Layer,
+    LayerProfile,
+    ddp_step,
+    fsdp_step,
+    gradient_problem,
+    moe_step,
+    moe_steps,
+    read,
+    two_level,
+    write_problem,
+)
 
 __version__ = "0.1.0"
 
@@ -38,6 +49,8 @@ __all__ = [
     "CostCurve",
     "Gradient",
     "InputError",
+    "Layer",
+    "LayerProfile",
     "PiecewiseLinear",
     "Plan",
     "Problem",
@@ -46,11 +59,16 @@ __all__ = [
     "StepTable",
     "Timeline",
     "compare",
+    "ddp_step",
     "evaluate",
+    "fsdp_step",
     "gradient_problem",
+    "moe_step",
+    "moe_steps",
     "optimize",
     "read",
     "rule",
     "tune",
+    "two_level",
     "write_problem",
 ]

@@ -74,6 +74,9 @@ from commsched.verification import verify as verify_plan
 MOST_TUNED = 500
 """Up to so many gradients ``plan`` also finds the best caps, which takes a second."""
 
+TODAY = ("ddp", "fsdp2")
+"""The rules that say what runs today where no recording does: the first that applies."""
+
 app = typer.Typer(
     name="commsched",
     help="Provably best bucketing and ordering of the communication in one training step.",
@@ -125,7 +128,7 @@ def plan(
     if result.plan is None:
         _no_plan(result, as_json, time_limit, workers)
     with_settings = not as_json and len(problem.names) <= MOST_TUNED
-    comparison = compare(problem, result=result, rules=["ddp"], best_settings=with_settings)
+    comparison = compare(problem, result=result, rules=TODAY, best_settings=with_settings)
     today = _today(comparison, loaded)
     sentence = verdict(result, today)
     prices = limit_prices(result, time_limit_s=time_limit, workers=workers, seed=seed)
@@ -326,7 +329,7 @@ def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:
 
 
 def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
-    """Return what runs today: the recorded buckets where there are some, else DDP's default."""
+    """Return what runs today: the recorded buckets where there are some, else a default."""
     problem = comparison.result.problem
     if loaded.recorded is not None and (recorded := loaded.recorded.plan) is not None:
         try:
@@ -338,7 +341,7 @@ def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
                 return None
             over = max(0, timeline.makespan_ns - comparison.result.makespan_ns)
             return Row("recorded", "the recorded buckets", "", recorded, timeline, over)
-    return next((row for row in comparison.rows if row.name == "ddp"), None)
+    return next((row for name in TODAY for row in comparison.rows if row.name == name), None)
 
 
 def _best_cap_row(comparison: Comparison) -> Row | None:

@@ -150,10 +150,9 @@ class Problem:
         return graph
 
     def _check_acyclic(self) -> None:
-        try:
-            cycle = nx.find_cycle(self.graph)
-        except nx.NetworkXNoCycle:
+        if nx.is_directed_acyclic_graph(self.graph):  # far quicker than looking for the cycle
             return
+        cycle = nx.find_cycle(self.graph)
         path = [edge[0] for edge in cycle] + [cycle[0][0]]
         raise CycleError(f"tasks wait for each other in a circle: {' -> '.join(path)}", path)
 

@@ -23,6 +23,7 @@ from commsched.optimizer.rules import (
     deepspeed,
     each,
     fsdp,
+    fsdp_default,
     horovod,
     inductor,
     megatron,
@@ -235,6 +236,7 @@ RULES: tuple[Rule, ...] = (
         (_elements(megatron.megatron, "--ddp-bucket-size "),),
     ),
     Rule("fsdp", "FSDP, one unit a layer", "", fsdp.fsdp_units),
+    Rule("fsdp2", "FSDP2's order of issue", "", fsdp_default.fsdp_default),
     Rule(
         "dear",
         "DeAR",

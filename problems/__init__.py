@@ -2,8 +2,14 @@
 
 from commsched.problems.builders import gradient_problem
 from commsched.problems.cost_rows import read_network, write_network
+from commsched.problems.ddp_step import ddp_step
 from commsched.problems.digest import problem_digest
+from commsched.problems.experts import Experts, all_to_all_bytes, estimated_experts
+from commsched.problems.fsdp_step import FSDP2_PREFETCH, fsdp_step
+from commsched.problems.layer_models import PROFILED, estimated_profile, measured_profile
+from commsched.problems.layers import Layer, LayerProfile, Tensor
 from commsched.problems.limit_rows import limits_of_texts
+from commsched.problems.moe_step import moe_step, moe_steps
 from commsched.problems.network import Network, NetworkCurve
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
@@ -17,10 +23,16 @@ from commsched.problems.recorded import (
     RecordedStep,
     Recording,
 )
+from commsched.problems.two_level import two_level
 
 __all__ = [
+    "FSDP2_PREFETCH",
+    "PROFILED",
     "Check",
+    "Experts",
     "ImportReport",
+    "Layer",
+    "LayerProfile",
     "Loaded",
     "Network",
     "NetworkCurve",
@@ -29,9 +41,18 @@ __all__ = [
     "RecordedLaunch",
     "RecordedStep",
     "Recording",
+    "Tensor",
+    "all_to_all_bytes",
+    "ddp_step",
+    "estimated_experts",
+    "estimated_profile",
+    "fsdp_step",
     "gradient_problem",
     "limits_of_texts",
     "load",
+    "measured_profile",
+    "moe_step",
+    "moe_steps",
     "plan_of",
     "problem_digest",
     "problem_to_bytes",
@@ -40,6 +61,7 @@ __all__ = [
     "read_plan",
     "read_problem",
     "read_recording",
+    "two_level",
     "write_network",
     "write_problem",
 ]

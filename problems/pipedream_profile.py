@@ -42,7 +42,9 @@ _MAX_EDGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class ProfiledLayer:
+    """A node of a profile: what it is, its times in nanoseconds and its parameters' bytes."""
+
     node: str
     what: str
     forward_ns: int
@@ -97,8 +99,8 @@ def read(files: Sequence[Source], options: ReadOptions) -> RecordedStep:
     """
     source = only_file(files)
     repairs = Counter[str]()
-    layers, edges = _parse(source, read_text(source, repairs))
-    order = _topological_order(source, layers, edges)
+    layers, edges = parse_profile(source, read_text(source, repairs))
+    order = topological_order(source, layers, edges)
     now = sum(layer.forward_ns for layer in order)
     forward_ns = now
     gradients = []
@@ -163,8 +165,17 @@ def read(files: Sequence[Source], options: ReadOptions) -> RecordedStep:
     )
 
 
-def _parse(source: Source, text: str) -> tuple[dict[str, _Layer], list[tuple[str, str]]]:
-    layers: dict[str, _Layer] = {}
+def parse_profile(
+    source: Source, text: str
+) -> tuple[dict[str, ProfiledLayer], list[tuple[str, str]]]:
+    """Return a profile's layers by node and its edges.
+
+    Raises
+    ------
+    InputError
+        If a line is neither, or an edge leads to a node that is not listed.
+    """
+    layers: dict[str, ProfiledLayer] = {}
     edges: dict[tuple[str, str], None] = {}
     for number, line in enumerate(io.StringIO(text), 1):
         line = line.strip()
@@ -191,7 +202,7 @@ def _parse(source: Source, text: str) -> tuple[dict[str, _Layer], list[tuple[str
     return layers, list(edges)
 
 
-def _layer(where: str, node: str, what: str, fields: Mapping[str, str]) -> _Layer:
+def _layer(where: str, node: str, what: str, fields: Mapping[str, str]) -> ProfiledLayer:
     def number(key: str) -> Decimal:
         text = fields.get(key)
         if text is None:
@@ -207,7 +218,7 @@ def _layer(where: str, node: str, what: str, fields: Mapping[str, str]) -> _Laye
         return value
 
     size = number("parameter_size")
-    return _Layer(
+    return ProfiledLayer(
         node,
         what,
         ns("forward_compute_time"),
@@ -216,9 +227,9 @@ def _layer(where: str, node: str, what: str, fields: Mapping[str, str]) -> _Laye
     )
 
 
-def _topological_order(
-    source: Source, layers: Mapping[str, _Layer], edges: Sequence[tuple[str, str]]
-) -> list[_Layer]:
+def topological_order(
+    source: Source, layers: Mapping[str, ProfiledLayer], edges: Sequence[tuple[str, str]]
+) -> list[ProfiledLayer]:
     """Return the layers so that every edge leads forward, the lowest number first."""
     waits_for = Counter(after for _, after in edges)
     followers: dict[str, list[str]] = {}
