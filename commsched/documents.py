@@ -140,6 +140,7 @@ def import_document(recorded: Recording) -> dict[str, Any]:
         "kept": dict(report.kept),
         "dropped": dict(report.dropped),
         "assumptions": list(report.assumptions),
+        "findings": list(report.findings),
         "checks": [{"text": check.text, "passed": check.passed} for check in report.checks],
         "launches": [
             {

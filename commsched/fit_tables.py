@@ -18,6 +18,8 @@ from commsched.models.fit import (
     raw_curve,
     worst_fall,
 )
+from commsched.problems import is_recording, read_recording
+from commsched.problems.bench_launches import tables_of_launches
 from commsched.problems.bench_logs import read_benchmark_log
 from commsched.problems.bench_result import BenchmarkLog, BenchmarkTable, Point
 from commsched.problems.network import Network, NetworkCurve
@@ -156,7 +158,7 @@ def fit_logs(paths: Sequence[Path], choice: Choice) -> Tables:
     left_out: list[tuple[str, str]] = []
     logs = []
     for path in paths:
-        log = read_benchmark_log(path, ranks=choice.ranks, kind=choice.kind)
+        log = _read(path, choice)
         logs.append(log)
         for table, lines in _put_together(log.tables):
             title = printable(f"{Path(log.source).name}: {table.title}")
@@ -179,6 +181,23 @@ def fit_logs(paths: Sequence[Path], choice: Choice) -> Tables:
         reasons = "; ".join(f"{title}: {reason}" for title, reason in left_out[:4])
         raise InputError(f"fit: no table can be fitted: {reasons}")
     return Tables(tuple(fitted), tuple(left_out), tuple(logs))
+
+
+def _read(path: Path, choice: Choice) -> BenchmarkLog:
+    """Return what a log has measured, or what the traces of all ranks of a job show."""
+    if not is_recording(path):
+        return read_benchmark_log(path, ranks=choice.ranks, kind=choice.kind)
+    recording = read_recording(path)
+    if recording.report.kept.get("ranks", 1) < 2:
+        raise InputError(
+            f"{path}: a collective's time on one rank includes waiting for the slowest one: give "
+            "the traces of all ranks, as a folder or an archive"
+        )
+    ranks = {group: n for (group, _), n in recording.needs.items() if n is not None}
+    log = tables_of_launches(recording.launches, str(path), ranks=ranks)
+    failed = [check for check in recording.report.checks if not check.passed]
+    report = replace(log.report, checks=(*log.report.checks, *failed))
+    return replace(log, report=report)
 
 
 def _put_together(

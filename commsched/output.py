@@ -67,6 +67,8 @@ def print_recorded(console: Console, recorded: Recording, modelled: Timeline | N
         )
     for assumption in report.assumptions:
         print_assumption(console, assumption)
+    for finding in report.findings:
+        console.print(_line(f"  found: {finding}"))
     if modelled is not None and (sentence := against_recording(recorded, modelled)):
         console.print(_line(f"  {sentence}"))
 

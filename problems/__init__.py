@@ -14,7 +14,7 @@ from commsched.problems.network import Network, NetworkCurve
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
 from commsched.problems.readers import ReadOptions
-from commsched.problems.reading import Loaded, load, read, read_recording
+from commsched.problems.reading import Loaded, is_recording, load, read, read_recording
 from commsched.problems.recorded import (
     Check,
     ImportReport,
@@ -48,6 +48,7 @@ __all__ = [
     "estimated_profile",
     "fsdp_step",
     "gradient_problem",
+    "is_recording",
     "limits_of_texts",
     "load",
     "measured_profile",

@@ -98,7 +98,6 @@ def merge_graphs(
                 *notes,
                 *clock_notes(clock, ranks),
                 *how,
-                *gate_lines(gates, "it was the last to start"),
                 *run_notes(found, zeros),
             ],
             [
@@ -113,6 +112,7 @@ def merge_graphs(
                     for group, no in sorted(unmatched.items())
                 ),
             ],
+            gate_lines(gates, "it was the last to start"),
         ),
         channels=graph.channels,
         ranks=graph.ranks,

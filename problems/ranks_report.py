@@ -21,6 +21,7 @@ def merge_reports(
     kept: Sequence[RankRecording],
     assumptions: Iterable[str],
     checks: Iterable[Check],
+    findings: Iterable[str],
 ) -> ImportReport:
     """Return the report of a merge.
 
@@ -30,7 +31,7 @@ def merge_reports(
         All ranks that were read.
     kept
         Those that were merged.
-    assumptions, checks
+    assumptions, checks, findings
         What the merge itself has to say; it stands before what the ranks' own reports say.
     """
     used = {one.number for one in kept}
@@ -48,6 +49,7 @@ def merge_reports(
         dropped=+dropped,
         assumptions=(*assumptions, *_notes(kept)),
         checks=(*checks, *_checks(kept)),
+        findings=tuple(findings),
     )
 
 

@@ -85,7 +85,6 @@ def merge_steps(
         notes.append(f"{numbers_text(reordered)}: gradients became ready in another order")
     if order != sorted(order):
         notes.append("the ranks' latest times put the gradients in another order")
-    notes += gate_lines(gates, "its gradients were ready last")
     notes += run_notes(found, zeros)
     checks = [
         *left_out_checks(why),
@@ -106,7 +105,9 @@ def merge_steps(
         launches=launches,
         backward_end_ns=max(step.backward_end_ns + zeros[n] for n, step in steps.items()),
         step_name=reference.step_name,
-        report=merge_reports(all_ranks, kept, notes, checks),
+        report=merge_reports(
+            all_ranks, kept, notes, checks, gate_lines(gates, "its gradients were ready last")
+        ),
         ranks=reference.ranks if len(sizes) == 1 else None,
     )
 

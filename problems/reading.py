@@ -114,6 +114,19 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
     return reader.read(files, options)
 
 
+def is_recording(path: str | Path) -> bool:
+    """Return whether a path holds a recording of a known kind; a pipe is not looked into.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    if str(path) == "-" or not (Path(path).is_file() or Path(path).is_dir()):
+        return False
+    return _recognise(path, _files(path, None)) is not None
+
+
 def _files(path: str | Path, member: str | None) -> list[Source]:
     """Return what a path holds, or of that what the user names."""
     try:

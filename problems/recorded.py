@@ -20,7 +20,7 @@ class RecordedLaunch:
     Attributes
     ----------
     names
-        The gradients in it, in recorded ready order.
+        The gradients or collectives in it, in recorded ready order.
     kind, group, dtype
         Its fusion key as recorded; ``group`` is the process group's name, ``dp`` if unknown.
     bytes
@@ -80,6 +80,8 @@ class ImportReport:
         Sentences on what the recording does not say and the reader took for granted.
     checks
         What was checked; a reader that can only partly trust its result says so here.
+    findings
+        Sentences on what the recording shows that the problem does not (who was late).
     """
 
     source: str
@@ -88,6 +90,7 @@ class ImportReport:
     dropped: Mapping[str, int]
     assumptions: tuple[str, ...]
     checks: tuple[Check, ...]
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,9 @@ class RecordedStep:
         What was read, kept, dropped and assumed.
     ranks
         Number of ranks that share the gradients; None if that was not recorded.
+    origin_ns
+        When the step's time zero was on the recording's own clock, in nanoseconds; None if it has
+        no clock.
     """
 
     name: str
@@ -119,6 +125,7 @@ class RecordedStep:
     step_name: str
     report: ImportReport
     ranks: int | None = None
+    origin_ns: int | None = None
 
     def problem(self, cost: CostCurve) -> GradientProblem:
         """Return the problem of planning this step's all-reduces.
@@ -185,6 +192,9 @@ class RecordedGraph:
         Number of ranks of each group, where known.
     end_ns
         When the step ended as recorded, in nanoseconds from its start; None if not recorded.
+    origin_ns
+        When the step's time zero was on the recording's own clock, in nanoseconds; None if it has
+        no clock.
     """
 
     name: str
@@ -195,6 +205,7 @@ class RecordedGraph:
     channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
     end_ns: int | None = None
+    origin_ns: int | None = None
 
     @property
     def needs(self) -> Mapping[tuple[str, Kind], int | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from commsched.models.errors import InputError
 from commsched.problems.chrome_trace import Op
+from commsched.problems.source import Source
 from commsched.problems.trace_buckets import (
     LaunchSize,
     Membership,
@@ -85,6 +86,8 @@ class Draft:
         The execution trace that the sizes are from; None if the trace has its own.
     passes_with_launches
         How many backward passes with all-reduces the step has.
+    hooks
+        The hooks of the gradients, in the same order.
     dropped
         What was left out, by reason.
     """
@@ -103,6 +106,7 @@ class Draft:
     silent: int
     shapes_from: Path | None
     passes_with_launches: int = 1
+    hooks: list[Op] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -122,7 +126,7 @@ class Draft:
 
 
 def draft_step(
-    path: Path, events: TraceEvents, one: BackwardPass, source: SizeSource
+    path: Path | Source, events: TraceEvents, one: BackwardPass, source: SizeSource
 ) -> Draft | None:
     """Work out one backward pass; None if its all-reduces hold none of its gradients."""
     dropped = Counter(one.not_sent)
@@ -176,6 +180,7 @@ def draft_step(
         kernels=len(kernels.kernels),
         silent=bisect_left(events.silent, one.to) - bisect_left(events.silent, one.start),
         shapes_from=shapes_from,
+        hooks=hooks,
         dropped=dropped,
     )
     draft.backward_end = max(draft.backward_end, 0)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from commsched.models.collectives import Kind
-from commsched.problems.chrome_trace import Event, Op, timed_op
+from commsched.problems.chrome_trace import Event, Op, times_of
 from commsched.problems.trace_kernels import (
     KERNEL_CATS,
     Kernel,
     Links,
+    correlation_of,
     kernel_of,
     launched_kernels,
-    links_of,
 )
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -37,7 +37,8 @@ _KINDS: Mapping[str, Kind] = {
     "recv": "send_recv",
 }
 _SUFFIXES = re.compile(r"(?:_coalesced|_base|_single|_into_tensor|_tensor|(?<=all)v)+\Z")
-_IGNORED_CATS = {"python_function", "gpu_user_annotation", "trace", "overhead"}
+IGNORED_CATS = frozenset({"python_function", "gpu_user_annotation", "trace", "overhead"})
+"""Categories, in lower case, of events that no reader asks for."""
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ class TraceEvents:
         When kernels were launched that were not recorded.
     launch_calls
         How many calls of a GPU's runtime the trace has.
+    placed
+        How many kernels' launches are known only by the order on their stream.
     has_outer
         Whether the trace has outer AccumulateGrad events (PyTorch 1.10 and later).
     first, last
@@ -95,6 +98,7 @@ class TraceEvents:
     silent: list[int] = field(default_factory=list)
     gloo_others: int = 0
     launch_calls: int = 0
+    placed: int = 0
     has_outer: bool = True
     first: int = 2**63
     last: int = -(2**63)
@@ -112,10 +116,17 @@ def collective_kind(name: str) -> Kind | None:
     ('all_gather', 'reduce_scatter')
     """
     match = _C10D.fullmatch(name) or _ANNOTATION.match(name)
-    return _kind_of_word(match[1]) if match else None
+    return kind_of_word(match[1]) if match else None
 
 
-def _kind_of_word(word: str) -> Kind | None:
+def kind_of_word(word: str) -> Kind | None:
+    """Return the kind of a collective by the word for it in a trace; None if it is none.
+
+    Examples
+    --------
+    >>> kind_of_word("_allgather_base"), kind_of_word("all_to_allv"), kind_of_word("barrier")
+    ('all_gather', 'all_to_all', None)
+    """
     return _KINDS.get(_SUFFIXES.sub("", word.lower().strip("_")).replace("_", ""))
 
 
@@ -128,36 +139,41 @@ def sort_events(events: Sequence[Event]) -> TraceEvents:
     outer: list[Op] = []
     functions: list[Op] = []
     pids: set[str] = set()
+    first, last, others = found.first, found.last, 0
     for event in events:
-        if event.ph != "X" or not isinstance(event.name, str):
+        name, cat = event.name, event.cat
+        if event.ph != "X" or not isinstance(name, str):
             found.dropped["no complete events (metadata, flows, marks)"] += 1
             continue
-        name = event.name
-        cat = event.cat.lower() if isinstance(event.cat, str) else ""
-        if cat in _IGNORED_CATS:
+        place = _place_of(cat) if isinstance(cat, str) else ""
+        if place == "ignored":
             found.dropped["Python functions, annotations on the GPU, the profiler's own"] += 1
             continue
-        on_gpu = cat in KERNEL_CATS
-        is_call = "runtime" in cat or "driver" in cat
-        sort = "" if on_gpu or is_call else _sort_of(name, outer_name)
-        op = timed_op(event, found.dropped)
-        if op is None:
+        times = times_of(event, found.dropped)
+        if times is None:
             continue
-        if on_gpu:
-            kernels.append(kernel_of(op, cat))
-            continue
-        found.first = min(found.first, op.start)
-        found.last = max(found.last, op.end)
-        if is_call:
-            correlation = links_of(event).correlation
+        start, end = times
+        sort = "" if place else _sort_of(name, outer_name)
+        if place != "gpu":
+            first = start if start < first else first
+            last = end if end > last else last
+            if not place and not sort:
+                others += 1  # Most events of most traces: no object is made of them.
+                continue
+        op = Op(name, str(event.tid).strip(), start, end, event)
+        if place == "gpu":
+            kernels.append(kernel_of(op, cat.lower()))
+        elif place == "call":
+            correlation = correlation_of(event)
             if isinstance(correlation, int | str):
                 calls.setdefault(correlation, op)
-        elif sort:
+        else:
             _file(found, outer, functions, sort, op)
             if sort in ("outer", "inner"):
                 pids.add(str(event.pid).strip())
-        else:
-            found.dropped["operations that say nothing of gradients or communication"] += 1
+    found.first, found.last = first, last
+    if others:
+        found.dropped["operations that say nothing of gradients or communication"] += others
     found.launch_calls = len(calls)
     shown = {links.correlation for _, links in kernels if isinstance(links.correlation, int | str)}
     found.silent = sorted(
@@ -165,7 +181,7 @@ def sort_events(events: Sequence[Event]) -> TraceEvents:
         for correlation, call in calls.items()
         if "launch" in call.name.lower() and correlation not in shown
     )
-    found.kernels = launched_kernels(kernels, calls, events, found.dropped)
+    found.kernels, found.placed = launched_kernels(kernels, calls, events, found.dropped)
     found.has_outer = bool(outer)
     found.hooks = outer or list(found.inner)
     if not outer:
@@ -180,6 +196,17 @@ def sort_events(events: Sequence[Event]) -> TraceEvents:
     found.collectives.sort(key=lambda pair: (pair[1].start, -pair[1].end))
     found.kernels.sort(key=lambda kernel: (kernel.launched, kernel.start))
     return found
+
+
+@lru_cache(maxsize=1024)
+def _place_of(cat: str) -> str:
+    """Return where events of a category belong; empty for operations of the processor."""
+    lower = cat.lower()
+    if lower in IGNORED_CATS:
+        return "ignored"
+    if lower in KERNEL_CATS:
+        return "gpu"
+    return "call" if "runtime" in lower or "driver" in lower else ""
 
 
 @lru_cache(maxsize=4096)
@@ -220,7 +247,7 @@ def _file(found: TraceEvents, outer: list[Op], functions: list[Op], sort: str, o
 
 def _file_collective(found: TraceEvents, op: Op) -> None:
     if op.name == "record_param_comms":
-        kind = _kind_of_word(str(op.arguments.get("Collective name", "")))
+        kind = kind_of_word(str(op.arguments.get("Collective name", "")))
     else:
         kind = collective_kind(op.name)
     if kind is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -15,7 +16,11 @@ KERNEL_CATS = frozenset(
     {"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"}
 )
 """The categories of what runs on a GPU, in lower case."""
-_COLLECTIVE = re.compile(r"nccl|rccl|msccl|deep_?ep", re.IGNORECASE)
+_COLLECTIVE = (
+    *("nccl", "rccl", "msccl", "deepep", "deep_ep", "ep::internode", "ep::intranode"),
+    *("one_shot_all_reduce", "two_shot_all_reduce", "multimem_all", "multimem_one"),
+)
+"""Words in the names of kernels that communicate, in lower case."""
 _OPERATION_CATS = frozenset({"cpu_op", "operator", "user_annotation"})
 
 
@@ -23,7 +28,9 @@ _OPERATION_CATS = frozenset({"cpu_op", "operator", "user_annotation"})
 class Kernel:
     """Something that ran on a GPU; ``launched`` is when the thread ``tid`` launched it.
 
-    ``elements`` and ``dtype`` are what a collective kernel says of its message.
+    ``elements`` and ``dtype`` are what a collective kernel says of its message; ``event`` is kept
+    for those. ``stream`` is the device and the stream that ran it. ``latest`` is when it was
+    launched at the latest: not before ``launched``, and later only where no launch was recorded.
     """
 
     name: str
@@ -35,6 +42,9 @@ class Kernel:
     tid: str = ""
     elements: object = None
     dtype: object = None
+    stream: str = ""
+    event: Event | None = None
+    latest: int = -1
 
 
 class Links(msgspec.Struct, gc=False):
@@ -56,6 +66,18 @@ class Links(msgspec.Struct, gc=False):
 _LINKS = msgspec.json.Decoder(Links)
 
 
+def stream_key(device: object, stream: object) -> str:
+    """Return the name under which a stream of a device is known here.
+
+    Examples
+    --------
+    >>> stream_key(0, 7), stream_key("0", "stream 7")
+    ('0/7', '0/7')
+    """
+    text = str(stream).strip().removeprefix("stream").strip()
+    return f"{str(device).strip()[:40]}/{text[:40]}"
+
+
 def links_of(event: Event) -> Links:
     """Return an event's links; none where its arguments cannot be read."""
     raw = bytes(event.args)
@@ -65,17 +87,41 @@ def links_of(event: Event) -> Links:
         return Links()
 
 
+@lru_cache(maxsize=8192)
+def _communicates(name: str) -> bool:
+    name = name.lower()
+    return any(word in name for word in _COLLECTIVE)
+
+
+class _Correlation(msgspec.Struct, gc=False):
+    correlation: object = None
+
+
+_CORRELATION = msgspec.json.Decoder(_Correlation)
+
+
+def correlation_of(event: Event) -> object:
+    """Return the number that ties a call to what it launched; None if it has none."""
+    try:
+        return _CORRELATION.decode(event.args).correlation
+    except (ValueError, RecursionError):
+        return None
+
+
 def kernel_of(op: Op, cat: str) -> tuple[Kernel, Links]:
     """Return what ran on a GPU, and its links, from an event of one of ``KERNEL_CATS``."""
     links = links_of(op.event)
+    is_collective = _communicates(op.name)
     kernel = Kernel(
         op.name,
         op.start,
         op.end,
         is_kernel="kernel" in cat,
-        is_collective=bool(_COLLECTIVE.search(op.name)),
+        is_collective=is_collective,
         elements=links.elements,
         dtype=links.dtype,
+        stream=stream_key(op.event.pid, op.tid),
+        event=op.event if is_collective else None,
     )
     return kernel, links
 
@@ -85,14 +131,17 @@ def launched_kernels(
     calls: Mapping[object, Op],
     events: Sequence[Event],
     dropped: Counter[str],
-) -> list[Kernel]:
+) -> tuple[list[Kernel], int]:
     """Tie each kernel to its launch; those launched before the recording began have none.
+
+    Returns the kernels whose launch is known, and how many of them were placed by the order on
+    their stream, see :func:`_placed`.
 
     The correlation is tried first. ROCm wrote none for years, and a collective's launch may be
     a driver call that was not recorded: then the external id leads to the operation. Where there
     is a correlation it counts for collectives only, which say their name if the id is current.
     """
-    known = []
+    known, lost = [], []
     ops: dict[object, Op] | None = None
     for kernel, links in kernels:
         call = calls.get(links.correlation) if isinstance(links.correlation, int | str) else None
@@ -106,12 +155,38 @@ def launched_kernels(
             ops = _by_external_id(events) if ops is None else ops
             call = ops.get(external_id)
         if call is None:
+            lost.append(kernel)
+            continue
+        kernel.launched, kernel.latest, kernel.tid = call.start, call.start, call.tid
+        known.append(kernel)
+    placed = _placed(known, lost)
+    for kernel in lost:
+        if kernel.launched < 0:
             what = "collective kernels" if kernel.is_collective else "kernels and copies"
             dropped[f"{what} whose launch was not recorded"] += 1
-            continue
-        kernel.launched, kernel.tid = call.start, call.tid
-        known.append(kernel)
-    return known
+    return known + placed, len(placed)
+
+
+def _placed(known: Sequence[Kernel], lost: Sequence[Kernel]) -> list[Kernel]:
+    """Return the kernels without a launch that ran between two others of their stream.
+
+    A stream runs its work in the order of launch, so they were launched between those two; CUDA
+    graphs have such kernels. Collectives are left out: nothing says which ones they are.
+    """
+    streams: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in known:
+        streams[kernel.stream].append(kernel)
+    for own in streams.values():
+        own.sort(key=lambda kernel: kernel.start)
+    placed = []
+    for kernel in lost:
+        own = streams.get(kernel.stream, [])
+        at = bisect_right(own, kernel.start, key=lambda other: other.start)
+        if 0 < at < len(own) and not kernel.is_collective:
+            kernel.launched, kernel.tid = own[at - 1].launched, own[at - 1].tid
+            kernel.latest = max(kernel.launched, own[at].launched)
+            placed.append(kernel)
+    return placed
 
 
 def _by_external_id(events: Sequence[Event]) -> dict[object, Op]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from commsched.models.errors import InputError
 from commsched.models.step import Gradient
 from commsched.problems.chrome_trace import ChromeTrace
+from commsched.problems.graph_calls import Call
+from commsched.problems.graph_groups import find_groups
+from commsched.problems.graph_messages import message_of_op
 from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
 from commsched.problems.trace_draft import Draft, DraftLaunch
 from commsched.problems.trace_events import TraceEvents
@@ -40,14 +42,14 @@ def report_step(
     notes
         Sentences on the choice.
     """
-    names = _names(draft)
+    names = gradient_names(draft)
     try:
         gradients = tuple(
             Gradient(name, size.bytes, ready, size.dtype)
             for name, size, ready in zip(names, draft.sizes, draft.ready, strict=True)
         )
     except InputError as error:
-        raise InputError(f"{trace.path}: {draft.one.name}: {error}") from None
+        raise InputError(f"{trace.source}: {draft.one.name}: {error}") from None
     launches = tuple(
         RecordedLaunch(
             names=tuple(names[k] for k in launch.members),
@@ -63,24 +65,39 @@ def report_step(
         for launch in draft.launches
     )
     report = ImportReport(
-        source=trace.path.name,
-        events_read=len(trace.events),
+        source=trace.source.name,
+        events_read=trace.events_read,
         kept=_kept(events, draft, drafts),
         dropped=_dropped(trace, events, draft),
         assumptions=tuple(_assumptions(trace, events, draft, notes)),
         checks=tuple(_checks(trace, events, draft, drafts)),
     )
     return RecordedStep(
-        name=f"{_stem(trace.path)} {draft.one.name}",
+        name=f"{file_stem(trace.source.name)} {draft.one.name}",
         gradients=gradients,
         launches=launches,
         backward_end_ns=draft.backward_end,
         step_name=draft.one.name,
         report=report,
+        ranks=_ranks(trace, draft),
+        origin_ns=draft.origin,
     )
 
 
-def _names(draft: Draft) -> list[str]:
+def _ranks(trace: ChromeTrace, draft: Draft) -> int | None:
+    """Return the number of ranks of the launches' only group; None if that is not known."""
+    calls = []
+    for launch in draft.launches:
+        call = Call("allreduce", launch.launch.op)
+        for part in launch.launch.parts:
+            call.message.learn(message_of_op(part))
+        calls.append(call)
+    found = find_groups(calls, trace.metadata).ranks
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def gradient_names(draft: Draft) -> list[str]:
+    """Return the gradients' names: number and shape."""
     width = max(3, len(str(len(draft.sizes) - 1)))
     return [
         f"grad{k:0{width}d} [{'x'.join(map(str, size.shape)) or 'scalar'}]"
@@ -88,11 +105,12 @@ def _names(draft: Draft) -> list[str]:
     ]
 
 
-def _stem(path: Path) -> str:
-    name = path.name
+def file_stem(name: str) -> str:
+    """Return a trace's name without what profilers append to it."""
+    stem = name
     for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name or path.name
+        stem = stem.removesuffix(suffix)
+    return stem or name
 
 
 def _kept(events: TraceEvents, draft: Draft, drafts: Sequence[Draft]) -> dict[str, int]:
@@ -115,9 +133,7 @@ def _dropped(trace: ChromeTrace, events: TraceEvents, draft: Draft) -> dict[str,
     for kind, count in count_collectives(events, draft.one.start, draft.one.end).items():
         if kind != "allreduce":
             dropped[f"{kind} collectives"] += count
-    for what, count in trace.repairs.items():
-        if what.endswith(_LOST[0]) or _LOST[1] in what:
-            dropped[what] += count
+    dropped.update(not_read(trace))
     return {reason: count for reason, count in dropped.items() if count}
 
 
@@ -133,6 +149,7 @@ def _assumptions(
         )
     else:
         notes.append("time starts with the step; a gradient is ready when its hook starts")
+    notes += placed_kernels(events)
     if draft.shapes_from is not None:
         notes.append(
             f"the gradients' sizes are those of {draft.shapes_from.name}, in the same order"
@@ -168,12 +185,37 @@ def _assumptions(
     world = trace.metadata.get("distributedInfo")
     if isinstance(world, dict) and world.get("world_size") == 1:
         notes.append("one rank only: its all-reduces moved nothing between ranks")
-    notes += [
+    return [*notes, *mended(trace)]
+
+
+def not_read(trace: ChromeTrace) -> dict[str, int]:
+    """Return what was left out or lost while reading the file, by reason."""
+    left_out = sum(trace.left_out.values())
+    return {"no complete events (metadata, flows, marks)": left_out} | {
+        what: count
+        for what, count in trace.repairs.items()
+        if what.endswith(_LOST[0]) or _LOST[1] in what
+    }
+
+
+def placed_kernels(events: TraceEvents) -> list[str]:
+    """Return a sentence on the kernels whose launch is known only by the order on their stream."""
+    if not events.placed:
+        return []
+    return [
+        f"{events.placed} kernels of the trace have no recorded launch and ran between others of "
+        "their stream: they are taken to be launched there"
+    ]
+
+
+def mended(trace: ChromeTrace) -> list[str]:
+    """Return sentences on what was mended while reading the file."""
+    lost = not_read(trace)
+    return [
         f"mended while reading: {what} ({count})"
         for what, count in trace.repairs.items()
-        if not (what.endswith(_LOST[0]) or _LOST[1] in what)
+        if what not in lost
     ]
-    return notes
 
 
 def _misfit(draft: Draft, number: int, launch: DraftLaunch) -> str:

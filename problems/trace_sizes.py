@@ -10,6 +10,7 @@ from pathlib import Path
 from commsched.models.errors import InputError
 from commsched.problems.chrome_trace import Op
 from commsched.problems.execution_trace import read_gradient_sizes
+from commsched.problems.source import Source
 from commsched.problems.trace_dtypes import TensorSize, dtype_name, tensor_sizes
 from commsched.problems.trace_events import TraceEvents
 from commsched.problems.trace_steps import BackwardPass
@@ -31,7 +32,7 @@ class SizeSource:
 
 
 def recorded_sizes(
-    path: Path, events: TraceEvents, one: BackwardPass, source: SizeSource
+    path: Path | Source, events: TraceEvents, one: BackwardPass, source: SizeSource
 ) -> tuple[Sequence[TensorSize | None], Path | None]:
     """Return each hook's gradient: its size, or None where no gradient arrived."""
     lanes: dict[str, list[Op]] = defaultdict(list)
@@ -55,13 +56,14 @@ def recorded_sizes(
     if source.path is None:
         raise InputError(
             f"{path}: the trace has no sizes of the gradients: record it with "
-            "record_shapes=True, or give a PyTorch execution trace of the same model (--sizes)"
+            "record_shapes=True, give a PyTorch execution trace of the same model (--sizes), or "
+            "read the step as a graph (--graph), whose collectives are the buckets"
         )
     return source.sizes(len(one.hooks)), source.path
 
 
 def _gradient_size(
-    path: Path, one: BackwardPass, number: int, arguments: dict[str, object]
+    path: Path | Source, one: BackwardPass, number: int, arguments: dict[str, object]
 ) -> TensorSize | None:
     dims, types = arguments.get("Input Dims"), arguments.get("Input type")
     found = tensor_sizes(dims, types)

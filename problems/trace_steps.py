@@ -7,13 +7,23 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from commsched.models.errors import InputError
 from commsched.problems.chrome_trace import Op
+from commsched.problems.source import Source
 from commsched.problems.trace_events import ACCUMULATE, TraceEvents
 from commsched.problems.trace_launches import AllReduce
 
 NOT_SENT = "gradients of micro-batches that were not sent (gradient accumulation)"
+
+
+class Window(NamedTuple):
+    """A step of the trace: its name, and from when to when the processor worked on it."""
+
+    name: str
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -58,7 +68,7 @@ class BackwardPass:
 
 
 def backward_passes(
-    path: Path, events: TraceEvents, launches: Sequence[AllReduce], step: int | None
+    path: Path | Source, events: TraceEvents, launches: Sequence[AllReduce], step: int | None
 ) -> list[list[BackwardPass]]:
     """Return the backward passes of each step, those without all-reduces too.
 
@@ -79,17 +89,9 @@ def backward_passes(
     InputError
         If the trace does not have the step.
     """
-    windows = _windows(events)
-    if step is not None:
-        windows = [window for window in windows if window[0] == step]
-        if not windows:
-            have = ", ".join(dict.fromkeys(str(number) for number, _ in events.steps))
-            have = f"has {have[:200]}" if have else "has no ProfilerStep: it is one step as a whole"
-            raise InputError(f"{path}: step {step} is not in the trace, which {have}")
     marks = _outside(events.starts, events.hooks)
     steps = []
-    for number, start, end in windows:
-        name = "the whole trace" if number is None else f"ProfilerStep#{number}"
+    for name, start, end in step_windows(path, events, step):
         steps.append(_passes(events, marks, name, start, end))
     if not events.steps and len(steps[0]) > 1:
         steps = [[one] for one in _as_steps(events, steps[0])]
@@ -101,14 +103,35 @@ def backward_passes(
     return steps
 
 
-def _windows(events: TraceEvents) -> list[tuple[int | None, int, int]]:
+def step_windows(path: Path | Source, events: TraceEvents, step: int | None) -> list[Window]:
+    """Return the steps of a trace; the whole trace is one where none is marked.
+
+    Parameters
+    ----------
+    path
+        The file, for messages.
+    events
+        The trace.
+    step
+        Only this step; None for all.
+
+    Raises
+    ------
+    InputError
+        If the trace does not have the step.
+    """
+    if step is not None and step not in {number for number, _ in events.steps}:
+        have = ", ".join(dict.fromkeys(str(number) for number, _ in events.steps))
+        have = f"has {have[:200]}" if have else "has no ProfilerStep: it is one step as a whole"
+        raise InputError(f"{path}: step {step} is not in the trace, which {have}")
     if not events.steps:
-        return [(None, events.first, events.last + 1)]
+        return [Window("the whole trace", events.first, events.last + 1)]
     starts = [op.start for _, op in events.steps[1:]]
     return [
         # Rounded times may overlap; steps do not.
-        (number, op.start, min(op.end, after))
+        Window(f"ProfilerStep#{number}", op.start, min(op.end, after))
         for (number, op), after in zip(events.steps, [*starts, 2**63], strict=True)
+        if step is None or number == step
     ]
 
 

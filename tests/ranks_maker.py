@@ -105,5 +105,6 @@ def failed(recording: Recording) -> list[str]:
 
 
 def said(recording: Recording, part: str) -> list[str]:
-    """Return the assumptions that contain a text."""
-    return [note for note in recording.report.assumptions if part in note]
+    """Return the assumptions and findings that contain a text."""
+    report = recording.report
+    return [note for note in (*report.assumptions, *report.findings) if part in note]

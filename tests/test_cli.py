@@ -555,7 +555,8 @@ def test_planning_the_bundled_trace(tmp_path, recorded_bytes, network):
     (today,) = [line for line in out.splitlines() if line.startswith("the recorded buckets")]
     assert f" {len(recorded_bytes)} " in today
     problem = load(
-        TRACE, cost=read_network(COSTS) if network[0] == "--costs" else commsched.AlphaBeta(300, 1.3)
+        TRACE,
+        cost=read_network(COSTS) if network[0] == "--costs" else commsched.AlphaBeta(300, 1.3),
     ).problem
     formed = evaluate(problem, ddp(problem, pasted(out)))
     assert [launch.bytes for launch in formed.launches] == [
@@ -665,11 +666,11 @@ def test_an_import_without_a_network_gets_its_costs_when_it_is_planned(tmp_path)
 
 @pytest.mark.shared
 def test_a_strict_import_refuses_doubts(tmp_path):
-    """A trace whose buckets do not add up is imported with a doubt, and not with ``--strict``."""
-    trace = shared_data("hta/negative_queue_rank0_of16.json.gz")
-    network = ["--alpha-us", "30", "--bandwidth-gb-s", "50"]
+    """A trace that contradicts the model is imported with a doubt, and not with ``--strict``."""
+    trace = shared_data("local-torch-2.14.1/ddp_gloo_rank0.pt.trace.json.gz")
+    network = ["--graph", "--alpha-us", "30", "--bandwidth-gb-s", "50"]
     out = tmp_path / "out.json"
-    assert "1 of 2" in refusal("import", trace, *network, "-o", out, "--strict")
+    assert "overlap another one" in refusal("import", trace, *network, "-o", out, "--strict")
     assert not out.exists()
     code, text, _ = run("import", trace, *network, "-o", out)
     assert code == 0

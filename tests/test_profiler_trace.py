@@ -53,6 +53,17 @@ def test_known_gradients_and_buckets_come_back_exactly(tmp_path_factory, step, c
     check_step(read_profiler_trace(path), truth)
 
 
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_the_number_of_ranks_is_read(tmp_path, style):
+    """From the process group's own event, else from the job's; None where neither says it."""
+    path, _ = made(tmp_path, style)
+    assert read_profiler_trace(path).ranks == 2
+    top = json.loads(path.read_text())
+    del top["distributedInfo"]
+    known = style.gpu and style.c10d and style.sizes == "comms"
+    assert read_profiler_trace(write_trace(path, top)).ranks == (2 if known else None)
+
+
 def test_names_say_number_and_shape(tmp_path):
     """They are stable, unique, and in ready order."""
     step = read_profiler_trace(made(tmp_path)[0])
