@@ -22,6 +22,8 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 _DTYPES = {spelling: name for name in ITEM_BYTES for spelling in (name, *_SPELLINGS.get(name, ()))}
 _MAX_NUMEL = 2**62
+_MAX_DIMENSIONS = 64
+"""PyTorch's own limit."""
 
 
 class TensorSize(NamedTuple):
@@ -77,7 +79,7 @@ def is_floating(dtype: str) -> bool:
 
 def shape_of(value: object) -> tuple[int, ...] | None:
     """Return a list of dimensions as a shape; None if it is none."""
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or len(value) > _MAX_DIMENSIONS:
         return None
     if not all(type(size) is int and size >= 0 for size in value):
         return None

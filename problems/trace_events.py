@@ -36,6 +36,7 @@ _KINDS: Mapping[str, Kind] = {
     "send": "send_recv",
     "recv": "send_recv",
 }
+_LONGEST_NAME = 200
 _SUFFIXES = re.compile(r"(?:_coalesced|_base|_single|_into_tensor|_tensor|(?<=all)v)+\Z")
 IGNORED_CATS = frozenset({"python_function", "gpu_user_annotation", "trace", "overhead"})
 """Categories, in lower case, of events that no reader asks for."""
@@ -115,6 +116,8 @@ def collective_kind(name: str) -> Kind | None:
     >>> collective_kind("c10d::_allgather_base_"), collective_kind("nccl:_reduce_scatter_base")
     ('all_gather', 'reduce_scatter')
     """
+    if len(name) > _LONGEST_NAME:
+        return None
     match = _C10D.fullmatch(name) or _ANNOTATION.match(name)
     return kind_of_word(match[1]) if match else None
 

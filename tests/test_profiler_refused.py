@@ -17,6 +17,8 @@ from commsched.models import InputError
 from commsched.problems.execution_trace import is_execution_trace, read_gradient_sizes
 from commsched.problems.profiler_reader import recognises
 from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.trace_dtypes import shape_of
+from commsched.problems.trace_events import collective_kind
 
 
 def test_damage_is_mended_and_said(tmp_path):
@@ -229,3 +231,10 @@ def test_parameters_without_gradients_are_none_in_an_execution_trace(tmp_path):
     assert is_execution_trace(top)
     sizes = read_gradient_sizes(write_trace(tmp_path / "et", top))
     assert [size and size.elements for size in sizes] == [3, None, 20]
+
+
+def test_hostile_names_and_shapes_cost_no_time():
+    """Neither a name of many suffixes nor a shape of many dimensions is worked through."""
+    assert collective_kind("nccl:" + "_base" * 80_000 + "x") is None
+    assert shape_of([2] * 100_000) is None
+    assert shape_of([2] * 10) == (2,) * 10
