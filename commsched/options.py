@@ -48,7 +48,7 @@ AnyRanksOption = Annotated[
 ]
 MemberOption = Annotated[
     str | None,
-    typer.Option("--member", help="Of a folder or archive only the file with this name."),
+    typer.Option("--member", help="Of a folder or archive only files of this name; * is any text."),
 ]
 StepOption = Annotated[
     int | None,

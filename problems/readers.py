@@ -17,7 +17,8 @@ class ReadOptions:
     Attributes
     ----------
     member
-        Of a folder or an archive only the file with this name, or whose path ends with it.
+        Of a folder or an archive only the files with this name (``*`` and ``?`` stand for any
+        characters and any one), or whose path ends with it.
     step
         The step to take, by the recording's own number.
     sizes

@@ -6,6 +6,7 @@ import codecs
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from commsched.models import CostCurve, Problem
@@ -164,7 +165,7 @@ def _recognise(
         have = ", ".join(f"{n} x {one}" for one, n in counts.most_common())
         raise InputError(
             f"{path}: holds several recordings ({have}): name one of them with --member, "
-            f"such as {files[0].name}"
+            f"such as {by_reader[title][0].name}"
         )
     notes: tuple[str, ...] = ()
     if unknown:
@@ -177,6 +178,7 @@ def _recognise(
 def _named(path: str | Path, files: list[Source], member: str) -> list[Source]:
     """Return the files that a user names."""
     found = [file for file in files if member in (file.name, file.member)]
+    found = found or [file for file in files if fnmatchcase(file.name, member)]
     found = found or [file for file in files if f"{file}".endswith(f"/{member}")]
     if not found:
         names = ", ".join(file.name for file in files[:4])
