@@ -1,4 +1,4 @@
-"""The command line: ``commsched plan | compare | evaluate | verify | import | analyse | fit``.
+"""The command line: ``commsched plan``, ``compare``, ``verify`` and so on.
 
 Results go to standard output, messages to standard error. Exit codes: 0 a plan was found or holds,
 2 the input is at fault (one line says how), 3 infeasible, 4 the limit was reached without a plan.
@@ -20,6 +20,7 @@ from commsched.documents import (
     plan_document,
     timeline_document,
 )
+from commsched.exporting import export_command
 from commsched.fitting import fit_command
 from commsched.models import Problem, Timeline, evaluate
 from commsched.models.errors import (
@@ -319,6 +320,7 @@ def _is_same_file(out: Path, file: str) -> bool:
 
 app.command("fit")(fit_command)
 app.command("analyse")(analyse_command)
+app.command("export")(export_command)
 
 
 def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:

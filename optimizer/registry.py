@@ -12,7 +12,7 @@ from typing import Protocol
 from commsched.models import Plan, Problem
 from commsched.models.errors import InputError
 from commsched.models.knob import Setting
-from commsched.models.units import MAX_BYTES
+from commsched.models.units import MAX_BYTES, MIB
 from commsched.optimizer.handy import bytes_range, handy_mib, handy_number, number_range
 from commsched.optimizer.rules import (
     byteps,
@@ -79,8 +79,9 @@ class KnobOf:
     ----------
     make
         The rule with its knob. It may only compare the knob or ask it for pieces.
-    text
-        The setting to paste for a range of values: first and last (None: no end).
+    handy
+        The value that is easiest to type in a range (first and last; None: no end), and the setting
+        to paste for it.
     range_text
         A range of values for people.
     unit_bytes
@@ -92,7 +93,7 @@ class KnobOf:
     """
 
     make: Callable[[Problem, Setting], Plan]
-    text: Callable[[int, int | None], str]
+    handy: Callable[[int, int | None], tuple[int, str]]
     range_text: Callable[[int, int | None], str] = bytes_range
     unit_bytes: int = 1
     cuts: bool = False
@@ -112,7 +113,9 @@ class KnobOf:
             f"equally good: {self.range_text(low, high)}; "
             f"within 1% of that step: {self.range_text(*tuning.flat)}"
         )
-        return BestSetting(self.text(low, high), tuning.plan, text, tuning)
+        # Values of one range do equally well, but need not give one plan.
+        value, setting = self.handy(low, high)
+        return BestSetting(setting, self.make(problem, value), text, tuning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +163,24 @@ class Rule:
     knobs: tuple[Tunable, ...] = ()
 
 
-def _cap(name: str) -> Callable[[int, int | None], str]:
-    """Return the text of a setting that is a cap in MiB."""
-    return lambda low, high: f"{name}={handy_mib(low, high):g}"
+def _cap(name: str) -> Callable[[int, int | None], tuple[int, str]]:
+    """Return the value and text of a setting that is a cap in MiB."""
+
+    def handy(low: int, high: int | None) -> tuple[int, str]:
+        mib = handy_mib(low, high)
+        return int(mib * MIB), f"{name}={mib:g}"
+
+    return handy
 
 
-def _count(name: str) -> Callable[[int, int | None], str]:
-    """Return the text of a setting that is a whole number."""
-    return lambda low, high: f"{name}{handy_number(low, high)}"
+def _count(name: str) -> Callable[[int, int | None], tuple[int, str]]:
+    """Return the value and text of a setting that is a whole number."""
+
+    def handy(low: int, high: int | None) -> tuple[int, str]:
+        number = handy_number(low, high)
+        return number, f"{name}{number}"
+
+    return handy
 
 
 def _elements(make: Callable[[Problem, Setting], Plan], name: str) -> KnobOf:

@@ -6,13 +6,15 @@ import random
 from itertools import pairwise
 
 import pytest
+from strategies import random_gradient_problem
 
 from commsched.models import AlphaBeta, Gradient, GradientProblem, NotApplicableError
 from commsched.models.knob import Knob
 from commsched.models.timeline import play
 from commsched.models.units import MIB
-from commsched.optimizer import ddp, tune, tuning
+from commsched.optimizer import RULES, ddp, tune, tuning
 from commsched.optimizer.handy import handy_mib, handy_number
+from commsched.optimizer.registry import KnobOf
 from commsched.optimizer.tuning import setting_ranges
 
 
@@ -146,3 +148,22 @@ def test_a_knob_cannot_be_computed_with(escape):
         return
     with pytest.raises(TypeError):
         escape(Knob(3))
+
+
+def test_the_plan_beside_a_setting_is_what_the_setting_gives():
+    """Several plans may do equally well in one range: the one shown is that of the value shown."""
+    for seed in range(40):
+        problem = random_gradient_problem(random.Random(seed))
+        for rule in RULES:
+            for knob in rule.knobs:
+                if not isinstance(knob, KnobOf):
+                    continue
+                try:
+                    found = knob.best(problem)
+                except NotApplicableError:
+                    continue
+                value, setting = knob.handy(found.tuning.best.low, found.tuning.best.high)
+                assert found.setting == setting
+                assert found.plan == knob.make(problem, value)
+                best_ns = play(problem, found.tuning.plan).makespan_ns
+                assert play(problem, found.plan).makespan_ns == best_ns
