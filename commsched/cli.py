@@ -70,7 +70,9 @@ from commsched.problems import (
 from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
+from commsched.sensitivity import sensitivity_command
 from commsched.verification import verify as verify_plan
+from commsched.watching import watcher
 
 MOST_TUNED = 500
 """Up to so many gradients ``plan`` also finds the best caps, which takes a second."""
@@ -110,6 +112,18 @@ def plan(
     time_limit: LimitOption = TIME_LIMIT_S,
     workers: Annotated[int, typer.Option("--workers", help="CP-SAT's threads.")] = WORKERS,
     seed: Annotated[int, typer.Option("--seed", help="CP-SAT's random seed.")] = 0,
+    within: Annotated[
+        float,
+        typer.Option("--within", help="Few launches within this share of the best step: 0.01."),
+    ] = 0.0,
+    progress: Annotated[
+        bool,
+        typer.Option("--progress", help="Tell every better plan and bound on standard error."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Tell nothing on the way.")] = False,
+    solver_log: Annotated[
+        bool, typer.Option("--solver-log", help="Print CP-SAT's log on standard error.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file here.")
     ] = None,
@@ -124,7 +138,15 @@ def plan(
         raise InputError(f"--out: {out} is the problem itself")
     problem = loaded.problem
     result = optimize(
-        problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
+        problem,
+        scope=scope,
+        method=method,
+        time_limit_s=time_limit,
+        workers=workers,
+        seed=seed,
+        within=within,
+        progress=watcher(quiet=quiet, asked=progress),
+        log=solver_log,
     )
     if result.plan is None:
         _no_plan(result, as_json, time_limit, workers)
@@ -321,6 +343,7 @@ def _is_same_file(out: Path, file: str) -> bool:
 app.command("fit")(fit_command)
 app.command("analyse")(analyse_command)
 app.command("export")(export_command)
+app.command("sensitivity")(sensitivity_command)
 
 
 def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:

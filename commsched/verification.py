@@ -15,9 +15,10 @@ from commsched.models import Problem, Timeline, evaluate
 from commsched.models.coverage import is_in_order
 from commsched.models.errors import PlanError
 from commsched.models.units import NS_PER_US, exact_at_least_zero, format_ns, us_from_ns
-from commsched.optimizer.bounds import closed_form_bound
+from commsched.optimizer.deadlines import deadline_plan, why_no_deadlines
 from commsched.optimizer.exact import exact_plan, why_not_exact
 from commsched.optimizer.result import Bound, Status, gap, proved_status
+from commsched.optimizer.search import bound_of
 from commsched.problems import plan_of, problem_digest
 from commsched.problems.schema import PlanFile
 
@@ -131,8 +132,13 @@ def _check_bound(
             f"{path}: lower_bound_us is {file.lower_bound_us!r}, above the makespan "
             f"{us_from_ns(timeline.makespan_ns)!r}"
         )
-    exact = why_not_exact(problem, file.scope) is None
-    bound = exact_plan(problem, file.scope).bound if exact else closed_form_bound(problem)
+    exact = True
+    if why_not_exact(problem, file.scope) is None:
+        bound = exact_plan(problem, file.scope).bound
+    elif why_no_deadlines(problem, file.scope) is None:
+        bound = deadline_plan(problem).bound
+    else:
+        exact, bound = False, bound_of(problem)
     if exact and claimed.ns > bound.ns:
         raise PlanError(
             f"{path}: lower_bound_us is {file.lower_bound_us!r}, but only "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from fractions import Fraction
+from collections.abc import Sequence
 
 import networkx as nx
 
@@ -97,17 +97,51 @@ def _channel_bound(
     if len(tails) > MAX_TAILS:
         step = len(tails) / MAX_TAILS
         tails = [tails[int(k * step)] for k in range(MAX_TAILS)]
+    lines = Lines(problem, list({problem.keys[k]: None for k in positions}))
+    found = [(head[names[k]], tail[names[k]], problem.keys[k], problem.bytes[k]) for k in positions]
     best = 0
     for least_tail in tails:
         sent: dict[FusionKey, int] = {}
-        load: dict[FusionKey, Fraction] = {}
-        for index, k in enumerate(positions):
-            if tail[names[k]] < least_tail:
-                continue
-            key = problem.keys[k]
-            sent[key] = sent.get(key, 0) + problem.bytes[k]
-            load[key] = problem.cost(key).at_least_ns(sent[key])
-            here = head[names[k]]
-            if index + 1 == len(positions) or head[names[positions[index + 1]]] < here:
-                best = max(best, here + math.ceil(sum(load.values())) + least_tail)
+        load: dict[FusionKey, int] = {}
+        total = 0
+        following = [here for here, _, _, _ in found[1:]]
+        for (here, after, key, size), earlier in zip(found, [*following, -1], strict=True):
+            if after >= least_tail:
+                sent[key] = sent.get(key, 0) + size
+                now = lines.load(key, 1, sent[key])
+                total += now - load.get(key, 0)
+                load[key] = now
+                if earlier < here:
+                    best = max(best, here + -(-total // lines.scale) + least_tail)
     return best
+
+
+class Lines:
+    """The minorants of some fusion keys' curves in whole numbers of a common unit.
+
+    Attributes
+    ----------
+    scale
+        How many units make a nanosecond.
+    """
+
+    def __init__(self, problem: Problem, keys: Sequence[FusionKey]) -> None:
+        lines = {key: problem.cost(key).minorants for key in keys}
+        self.scale = math.lcm(*(line.scale for found in lines.values() for line in found))
+        self.of = {
+            key: [
+                (
+                    line.intercept * (self.scale // line.scale),
+                    line.slope * (self.scale // line.scale),
+                )
+                for line in found
+            ]
+            for key, found in lines.items()
+        }
+
+    def load(self, key: FusionKey, launches: int, sent: int) -> int:
+        """Return the least time that launches which carry so many bytes take together."""
+        lines = self.of[key]
+        if len(lines) == 1:
+            return launches * lines[0][0] + lines[0][1] * sent
+        return max(launches * alpha + beta * sent for alpha, beta in lines)

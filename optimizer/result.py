@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -89,6 +90,8 @@ class Result:
         Seconds that the search took.
     evaluated
         The plan's timeline where it is already known; else it is evaluated when asked for.
+    statistics
+        What the search did: moves of the local search, runs, conflicts and branches of CP-SAT.
     """
 
     problem: Problem = field(repr=False)
@@ -100,6 +103,7 @@ class Result:
     reason: str
     wall_s: float
     evaluated: Timeline | None = field(default=None, repr=False, compare=False)
+    statistics: Mapping[str, float | int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.plan is None) != (self.status in (Status.INFEASIBLE, Status.UNKNOWN)):

@@ -11,7 +11,6 @@ from hypothesis import given
 from oracles import brute_force, simulate
 from strategies import PROPERTY, gradient_problems, problems, random_problem, random_step
 
-import commsched.optimizer.solve as front
 from commsched.models import (
     AlphaBeta,
     Bucket,
@@ -31,6 +30,7 @@ from commsched.models import (
 from commsched.optimizer import RULES, Bound, Result, Status, closed_form_bound, ddp, optimize
 from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
 from commsched.optimizer.cpsat.search import extract
+from commsched.optimizer.starting import best_known
 
 
 def check(problem: Problem, scope: str, method: str) -> Result:
@@ -154,7 +154,7 @@ def test_hints_are_complete_and_feasible(scope):
 
     for seed in range(80):
         problem = random_step(random.Random(seed), 6)
-        _, known = front.best_known(problem)
+        _, known = best_known(problem)
         build = InOrderModel if scope == "in-order" else AnyOrderModel
         model = build(problem, known, closed_form_bound(problem).ns)
         hinted = {variable.index for variable, _ in model.step.hints}
@@ -200,15 +200,17 @@ def test_a_short_limit_keeps_the_bound_and_the_best_known_plan():
     assert result.status is Status.OPTIMAL or "limit" in result.reason
 
 
-def test_a_step_too_large_for_cpsat_still_gets_a_bound():
-    """Beyond the model's size the best rule and the closed-form bound are returned, and why."""
+def test_a_step_too_large_for_cpsat_still_gets_a_good_plan():
+    """Beyond the model's size there is a plan close to its bound; insisting on CP-SAT says why not."""
     problem = next_forward(400)
-    result = optimize(problem)
-    assert result.method.startswith("rule ")
-    assert "candidate buckets" in result.reason
-    assert closed_form_bound(problem).ns == result.lower_bound_ns
+    result = optimize(problem, scope="any", time_limit_s=3)
+    assert result.gap < 0.01
+    assert result.makespan_ns <= optimize(problem).makespan_ns
+    assert closed_form_bound(problem).ns <= result.lower_bound_ns
     with pytest.raises(NotApplicableError, match="candidate buckets"):
         optimize(problem, method="cpsat")
+    with pytest.raises(NotApplicableError, match="pairs of bucket"):
+        optimize(problem, scope="any", method="cpsat", time_limit_s=1)
 
 
 def test_a_rule_that_meets_the_bound_ends_the_matter(monkeypatch):
@@ -218,9 +220,10 @@ def test_a_rule_that_meets_the_bound_ends_the_matter(monkeypatch):
         [Compute("b", 10), Collective("ar", 5, after=("b",)), Compute("f", 3, after=("ar",))],
         {("dp", "allreduce"): AlphaBeta(1, 1)},
     )
-    result = optimize(problem)
+    result = optimize(problem, scope="any")
     assert result.status is Status.OPTIMAL
     assert result.method.startswith("rule ")
+    assert optimize(problem).method == "recurrence"
 
 
 def test_a_cost_with_a_jump_can_need_scope_any():
@@ -277,6 +280,8 @@ def test_compute_that_goes_on_after_the_last_gradient_saves_launches():
         ({"workers": 0}, "workers: 0 must be"),
         ({"workers": True}, "workers: True must be"),
         ({"seed": -1}, "seed: -1 must be"),
+        ({"within": -0.1}, "within: -0.1 must be from 0 to 1"),
+        ({"within": 2}, "within: 2 must be from 0 to 1"),
     ],
 )
 def test_invalid_options_are_refused(options, message):
@@ -286,16 +291,20 @@ def test_invalid_options_are_refused(options, message):
 
 
 def test_recurrence_is_refused_where_it_proves_nothing():
-    """Insisting on the recurrence for a step with a next forward pass raises and says why."""
-    with pytest.raises(NotApplicableError, match="tasks wait for collectives"):
-        optimize(next_forward(2), method="recurrence")
+    """Insisting on a recurrence where collectives wait for others, or in scope any, says why not."""
+    tasks = [Collective("x", 5), Compute("c", 5, after=("x",)), Collective("y", 5, after=("c",))]
+    problem = Problem(tasks, {("dp", "allreduce"): AlphaBeta(1, 1)})
+    assert optimize(next_forward(2), method="recurrence").status is Status.OPTIMAL
+    for refused, scope in ((problem, "in-order"), (next_forward(2), "any")):
+        with pytest.raises(NotApplicableError, match="tasks wait for collectives"):
+            optimize(refused, method="recurrence", scope=scope)
 
 
 def test_a_solver_that_contradicts_the_evaluator_raises(monkeypatch):
     """A plan worse than promised, or better than a proved bound, is our bug and not a result."""
     problem = next_forward(3)
     outcome = solve(
-        InOrderModel(problem, front.best_known(problem)[1], 0), Budget(time_limit_s=20, workers=1)
+        InOrderModel(problem, best_known(problem)[1], 0), Budget(time_limit_s=20, workers=1)
     )
     worse = dataclasses.replace(outcome, objective_ns=outcome.objective_ns - 1)
     monkeypatch.setattr("commsched.optimizer.cpsat.solve", lambda *_: worse)
@@ -350,6 +359,7 @@ def test_devices_and_sparse_gradients_are_never_fused_with_others(scope):
             )
         if rng.random() < 0.6:
             tasks.append(Compute("f", 5, after=("x0",)))
+            tasks.append(Collective("last", 7, dtype="float16", after=("f",)))
         problem = Problem(tasks, {("dp", "allreduce"): AlphaBeta(0.01, 1)})
         result = optimize(problem, scope=scope, workers=1)
         methods.add(result.method)

@@ -126,7 +126,7 @@ def reference_ddp(sizes: list[int], dtypes: list[str], caps: list[int]) -> list[
             open_buckets[dtype] = []
             limits[dtype] = min(limit + 1, len(caps) - 1)
     rest = [bucket for bucket in open_buckets.values() if bucket]
-    return result + sorted(rest)
+    return result + rest[::-1]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -126,7 +126,7 @@ def item(problem: Problem, k: int) -> int:
 
 
 def torch_assign(sizes, keys, limits, sparse, *, sort: bool) -> list[list[int]]:
-    """Transcribe compute_bucket_assignment_by_size; left-overs by first index, then maybe sorted."""
+    """Transcribe compute_bucket_assignment_by_size; left-overs last key first, then maybe sorted."""
     result: list[list[int]] = []
     buckets: dict[object, list[int]] = {}
     limit_iterators: dict[object, int] = {}
@@ -142,7 +142,7 @@ def torch_assign(sizes, keys, limits, sparse, *, sort: bool) -> list[list[int]]:
             buckets[key] = []
             if iterator + 1 != len(limits):
                 limit_iterators[key] += 1
-    result += sorted(bucket for bucket in buckets.values() if bucket)
+    result += [bucket for bucket in reversed(buckets.values()) if bucket]
     return sorted(result, key=min) if sort else result
 
 
@@ -193,7 +193,7 @@ def test_ddp_variants_differ_in_the_left_overs_of_several_dtypes():
     problem = in_order([4, 2, 4, 9], ["float32", "float16", "float32", "float32"])
     # Registration order: g3 (9, closes), g2, g1 (half), g0; left over g2 g0 and g1.
     assert names(ddp_unused(problem, [9])) == [["g1"], ["g0", "g2"], ["g3"]]
-    assert names(ddp_last_cap(problem, [9])) == [["g1"], ["g0", "g2"], ["g3"]]
+    assert names(ddp_last_cap(problem, [9])) == [["g0", "g2"], ["g1"], ["g3"]]
     # Here half closes first, but fp32's left-over was registered before it.
     problem = in_order([2, 2, 4], ["float16", "float16", "float32"])
     assert names(ddp_unused(problem, [4])) == [["g0", "g1"], ["g2"]]

@@ -19,9 +19,9 @@ CASES: dict = {}
 RANKS = 2
 
 
-def run_ranks(folder: Path) -> list[dict]:
-    """Run all cases on two ranks; return what each rank found, by case."""
-    command = [sys.executable, "-W", "error", __file__, str(folder)]
+def run_ranks(folder: Path, script: str = __file__) -> list[dict]:
+    """Run a script's cases on two ranks; return what each rank found, by case."""
+    command = [sys.executable, "-W", "error", script, str(folder)]
     processes = [
         subprocess.Popen(
             [*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,4 +1,4 @@
-"""What needs PyTorch at run time: capturing steps and measuring costs (the extra ``torch``).
+"""What needs PyTorch at run time: capturing, measuring, tuning, running (the extra ``torch``).
 
 ``import commsched`` does not load this package; ``import commsched.torch`` does, and says how to
 get PyTorch where it is missing.
@@ -22,12 +22,25 @@ except ModuleNotFoundError as error:
 
 from commsched.torch.capturing import capture  # noqa: E402
 from commsched.torch.hooks import trainable_parameters  # noqa: E402
+from commsched.torch.link import EmulatedLink, LinkLaunch  # noqa: E402
 from commsched.torch.measure import MeasuredCosts, measure_costs  # noqa: E402
+from commsched.torch.running import FormedBuckets, check, ddp_kwargs  # noqa: E402
+from commsched.torch.sharding import ShardedGroups, fully_shard_plan  # noqa: E402
+from commsched.torch.tuning import Tuned, tune  # noqa: E402
 
 __all__ = [
+    "EmulatedLink",
+    "FormedBuckets",
+    "LinkLaunch",
     "MeasuredCosts",
+    "ShardedGroups",
     "TorchMissingError",
+    "Tuned",
     "capture",
+    "check",
+    "ddp_kwargs",
+    "fully_shard_plan",
     "measure_costs",
     "trainable_parameters",
+    "tune",
 ]

@@ -2,6 +2,7 @@
 
 from commsched.optimizer.cpsat.any_order import AnyOrderModel
 from commsched.optimizer.cpsat.in_order import InOrderModel
-from commsched.optimizer.cpsat.search import Budget, Outcome, solve
+from commsched.optimizer.cpsat.run import Budget
+from commsched.optimizer.cpsat.search import Outcome, solve
 
 __all__ = ["AnyOrderModel", "Budget", "InOrderModel", "Outcome", "solve"]

@@ -9,7 +9,7 @@ is at least the cost curve's piece for that size, rounded up.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -23,18 +23,25 @@ from commsched.optimizer.cpsat.base import (
     bucket_bytes,
     chain_label,
     conflicts,
+    kept_buckets,
     longest_ns,
 )
 from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
+from commsched.optimizer.model_size import MAX_PAIRS, pairs, small_enough
 
-MAX_PAIRS = 60_000
 _SAFE = 2**61
 
 
 class _Chain:
     """The variables of one fusion key."""
 
-    def __init__(self, step: StepModel, key: FusionKey, chain: Sequence[int]) -> None:
+    def __init__(
+        self,
+        step: StepModel,
+        key: FusionKey,
+        chain: Sequence[int],
+        kept: Mapping[str, Sequence[str]],
+    ) -> None:
         problem, cp = step.problem, step.cp
         self.step = step
         self.names = [problem.names[k] for k in chain]
@@ -45,12 +52,19 @@ class _Chain:
         self.sizes = [size // self.unit for size in sizes]
         apart = conflicts(problem, chain)
         count = len(chain)
+        # Where a bucket is kept, only its first place may carry its members, and nobody else.
+        first = {
+            self.place[name]: min(self.place[other] for other in kept[name])
+            for name in self.names
+            if name in kept
+        }
         self.carried = {
             (b, p): cp.new_bool_var(f"{chain_label(key, p)} in bucket of {b}")
             for b in range(count)
             for p in range(b, count)
-            if (b, p) not in apart
+            if (b, p) not in apart and first.get(p, b) == b and first.get(b, -1) == first.get(p, -1)
         }
+        self.leads = [b for b in range(count) if (b, b) in self.carried]
         for p, q in apart:
             for b in range(p):
                 if (b, p) in self.carried and (b, q) in self.carried:
@@ -68,7 +82,7 @@ class _Chain:
                 self.carried[b, b],
                 f"launch {chain_label(key, b)}",
             )
-            for b in range(count)
+            for b in self.leads
         ]
 
     def constrain(self) -> None:
@@ -84,7 +98,7 @@ class _Chain:
                 step.after(self.start[b], before, when=present)
             tail = step.tail[self.names[p]] * step.scale
             cp.add(step.makespan >= self.end[b] + tail).only_enforce_if(present)
-        for b in range(count):
+        for b in self.leads:
             total = sum(self.sizes[p] * carried[b, p] for p in range(b, count) if (b, p) in carried)
             self._price(b, total)
 
@@ -154,6 +168,8 @@ class AnyOrderModel:
         known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
+    free
+        If given, only the buckets of ``known`` change whose members are all in it.
 
     Raises
     ------
@@ -161,15 +177,21 @@ class AnyOrderModel:
         If there are too many collectives, or a cost's coefficients are too large.
     """
 
-    def __init__(self, problem: Problem, known: Plan | None, lower_ns: int) -> None:
-        pairs = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
-        if pairs > MAX_PAIRS:
+    def __init__(
+        self,
+        problem: Problem,
+        known: Plan | None,
+        lower_ns: int,
+        free: Collection[str] | None = None,
+    ) -> None:
+        kept = kept_buckets(known, free)
+        if not kept and not small_enough(problem):
             raise NotApplicableError(
-                f"cpsat: {pairs} pairs of bucket and member are more than {MAX_PAIRS}"
+                f"cpsat: {pairs(problem)} pairs of bucket and member are more than {MAX_PAIRS}"
             )
         horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
         self.step = StepModel(problem, horizon_ns, lower_ns)
-        self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
+        self.chains = {key: _Chain(self.step, key, c, kept) for key, c in problem.chains.items()}
         self._carried: dict[tuple[str, str], Any] = {}
         for name in problem.names:
             if problem.graph.succ[name]:
@@ -286,14 +308,14 @@ class AnyOrderModel:
         return [
             (self._bucket_ready(key, b), chain.end[b], chain.carried[b, b])
             for key, chain in self.chains.items()
-            for b in range(len(chain.names))
+            for b in chain.leads
         ]
 
     def launches(self, solver: cp_model.CpSolver) -> list[tuple[int, int, tuple[str, ...]]]:
         """Return a solution's launches as (start, end, names), in ticks."""
         found = []
         for c in self.chains.values():
-            for b, _ in enumerate(c.names):
+            for b in c.leads:
                 if solver.value(c.carried[b, b]):
                     names = tuple(
                         name

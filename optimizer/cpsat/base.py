@@ -8,7 +8,7 @@ model, which the evaluator rightly refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -225,6 +225,18 @@ def longest_ns(problem: Problem) -> int:
     for key, chain in problem.chains.items():
         total += len(chain) * problem.cost(key).ns(sum(problem.bytes[k] for k in chain))
     return total
+
+
+def kept_buckets(known: Plan | None, free: Collection[str] | None) -> dict[str, tuple[str, ...]]:
+    """Return the buckets that must stay, by member: those with a member that is not free."""
+    if known is None or free is None:
+        return {}
+    return {
+        name: bucket.names
+        for bucket in known.buckets
+        if not all(member in free for member in bucket.names)
+        for name in bucket.names
+    }
 
 
 def bucket_bytes(problem: Problem) -> tuple[int, int]:

@@ -7,7 +7,7 @@ launch that carries it; the places of one launch share them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -21,17 +21,23 @@ from commsched.optimizer.cpsat.base import (
     bucket_bytes,
     chain_label,
     conflicts,
+    kept_buckets,
     longest_ns,
 )
 from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
-
-MAX_CANDIDATES = 60_000
+from commsched.optimizer.model_size import MAX_PAIRS, pairs, small_enough
 
 
 class _Chain:
     """The variables of one fusion key."""
 
-    def __init__(self, step: StepModel, key: FusionKey, chain: Sequence[int]) -> None:
+    def __init__(
+        self,
+        step: StepModel,
+        key: FusionKey,
+        chain: Sequence[int],
+        kept: Mapping[str, Sequence[str]],
+    ) -> None:
         problem, cp = step.problem, step.cp
         count = len(chain)
         self.names = [problem.names[k] for k in chain]
@@ -51,36 +57,57 @@ class _Chain:
         self.candidate: dict[tuple[int, int], cp_model.IntVar] = {}
         self.length: dict[tuple[int, int], int] = {}
         self.intervals = []
+        waited_for = [-1] * count  # the last place before it with which a place cannot share
+        for p, q in apart:
+            waited_for[q] = max(waited_for[q], p)
+        stays = [len(kept.get(name, ())) for name in self.names]
         for i in range(count):
+            ready_ns = tail_ns = 0
             for j in range(i + 1, count + 1):
-                if any((p, j - 1) in apart for p in range(i, j - 1)):
+                if waited_for[j - 1] >= i or (stays[j - 1] and not stays[i]):
                     break
-                if not least <= sent[j] - sent[i] <= most:
+                name = self.names[j - 1]
+                ready_ns = max(ready_ns, step.head[name])
+                tail_ns = max(tail_ns, step.tail[name])
+                size = sent[j] - sent[i]
+                if not least <= size <= most:
                     continue
+                if stays[i] and (stays[i] != j - i or name not in kept[self.names[i]]):
+                    continue
+                if ready_ns + cost.ns(size) + tail_ns > step.horizon_ns:
+                    continue  # no plan that is as good as the known one has such a launch
                 present = cp.new_bool_var(f"bucket {chain_label(key, i)}..{j}")
                 self.candidate[i, j] = present
-                self.length[i, j] = step.length(cost.ns(sent[j] - sent[i]))
+                self.length[i, j] = step.length(cost.ns(size))
                 self.intervals.append(
                     cp.new_optional_fixed_size_interval_var(
                         self.start[i], self.length[i, j], present, f"{chain_label(key, i)}..{j}"
                     )
                 )
-        self.first = [
-            sum(present for (i, _), present in self.candidate.items() if i == p)
-            for p in range(count)
-        ]
+        self.begins: list[list[int]] = [[] for _ in range(count)]
+        self.finishes: list[list[int]] = [[] for _ in range(count)]
+        for i, j in self.candidate:
+            self.begins[i].append(j)
+            self.finishes[j - 1].append(i)
 
     def constrain(self, step: StepModel) -> None:
-        """Ensure that the buckets partition the chain in order, when ready, one after another."""
+        """Ensure that the buckets partition the chain in order, when ready, one after another.
+
+        A bucket begins at a place if and only if one ends just before it: seen as a path through
+        the places, that takes far fewer terms than counting the buckets over every place.
+        """
         cp = step.cp
         count = len(self.names)
-        for p in range(count):
-            cp.add_exactly_one(present for (i, j), present in self.candidate.items() if i <= p < j)
         cut = [cp.new_bool_var("") for _ in range(count)]
         self.cut = cut
-        for p in range(count):
-            cp.add(self.first[p] == cut[p])
         cp.add(cut[0] == 1)
+        for p in range(count):
+            cp.add_exactly_one([*(self.candidate[p, j] for j in self.begins[p]), ~cut[p]])
+            ending = [self.candidate[i, p + 1] for i in self.finishes[p]]
+            if p + 1 < count:
+                cp.add_exactly_one([*ending, ~cut[p + 1]])
+            else:
+                cp.add_exactly_one(ending)
         for p in range(1, count):
             cp.add(self.start[p] == self.start[p - 1]).only_enforce_if(~cut[p])
             cp.add(self.end[p] == self.end[p - 1]).only_enforce_if(~cut[p])
@@ -94,9 +121,8 @@ class _Chain:
                 step.after(self.start[p], before)
             cp.add(step.makespan >= self.end[p] + step.tail[name] * step.scale)
             # What the LP sees: launches of this key that begin at p or later run after start[p].
-            carried += sum(
-                self.length[i, j] * present for (i, j), present in self.candidate.items() if i == p
-            )
+            begun = [(p, j) for j in self.begins[p]]
+            carried += sum(self.length[b] * self.candidate[b] for b in begun)
             cp.add(step.makespan >= self.start[p] + carried)
 
     def bucket_ready(self, step: StepModel) -> list[Any]:
@@ -141,6 +167,8 @@ class InOrderModel:
         is known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
+    free
+        If given, only the buckets of ``known`` change whose members are all in it.
 
     Raises
     ------
@@ -148,15 +176,21 @@ class InOrderModel:
         If there are too many candidate buckets.
     """
 
-    def __init__(self, problem: Problem, known: Plan | None, lower_ns: int) -> None:
-        candidates = sum(len(c) * (len(c) + 1) // 2 for c in problem.chains.values())
-        if candidates > MAX_CANDIDATES:
+    def __init__(
+        self,
+        problem: Problem,
+        known: Plan | None,
+        lower_ns: int,
+        free: Collection[str] | None = None,
+    ) -> None:
+        kept = kept_buckets(known, free)
+        if not kept and not small_enough(problem):
             raise NotApplicableError(
-                f"cpsat: {candidates} candidate buckets are more than {MAX_CANDIDATES}"
+                f"cpsat: {pairs(problem)} candidate buckets are more than {MAX_PAIRS}"
             )
         horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
         self.step = StepModel(problem, horizon_ns, lower_ns)
-        self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
+        self.chains = {key: _Chain(self.step, key, c, kept) for key, c in problem.chains.items()}
         for variables in self.chains.values():
             for name, end in zip(variables.names, variables.end, strict=True):
                 self.step.ends[name] = end

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ortools.sat.python import cp_model
@@ -13,16 +13,8 @@ from commsched.models import Bucket, Plan
 from commsched.models.errors import DeadlockError, SolverError
 from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import StepModel
+from commsched.optimizer.cpsat.run import Budget, Statistics, Watched
 from commsched.optimizer.result import Bound
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a solve may use; the defaults are fixed so that machines agree."""
-
-    time_limit_s: float = 60.0
-    workers: int = 8
-    seed: int = 0
 
 
 class BucketModel(Protocol):
@@ -53,13 +45,18 @@ class Outcome:
     plan
         The best plan; None if none was found.
     objective_ns
-        Its makespan.
+        Its makespan is at most that; it is just that unless a longer one is allowed for fewer
+        launches.
     bound
         Proved lower bound on the makespan.
     fewest
         Whether no plan with this makespan has fewer launches.
     infeasible
         Whether it is proved that no plan keeps the limits.
+    interrupted
+        Whether Ctrl-C ended it.
+    statistics
+        Runs, conflicts, branches, seconds and deterministic time, added up.
     """
 
     plan: Plan | None
@@ -67,6 +64,8 @@ class Outcome:
     bound: Bound
     fewest: bool
     infeasible: bool = False
+    interrupted: bool = False
+    statistics: Mapping[str, float | int] = field(default_factory=dict)
 
 
 def solve(model: BucketModel, budget: Budget) -> Outcome:
@@ -77,43 +76,87 @@ def solve(model: BucketModel, budget: Budget) -> Outcome:
     SolverError
         If CP-SAT refuses the model, or finds it infeasible although a plan was hinted.
     """
-    step = model.step
-    started = time.monotonic()
-    deadline = started + budget.time_limit_s
-    _set_hints(step.cp, step.hints)
-    step.cp.minimize(step.makespan)
-    solver, status = _run(step.cp, budget, deadline, known=bool(step.hints))
-    if status == cp_model.INFEASIBLE:
-        return Outcome(None, None, Bound(step.lower_ns, ""), fewest=False, infeasible=True)
-    bound_ns = max(step.lower_ns, int(solver.best_objective_bound) // step.scale)
-    bound = Bound(min(bound_ns, step.horizon_ns), "CP-SAT")
-    if status == cp_model.UNKNOWN:
-        return Outcome(None, None, bound, fewest=False)
-    plan = extract(model, solver)
-    objective_ns = solver.value(step.makespan) // step.scale
-    if status != cp_model.OPTIMAL:
-        return Outcome(plan, objective_ns, bound, fewest=False)
-    bound = Bound(objective_ns, "CP-SAT")
-    # The makespan is what people wait for: the rest may take as long again, and two seconds.
-    now = time.monotonic()
-    deadline = min(deadline, now + (now - started) + 2)
-    step.cp.add(step.makespan <= (objective_ns + 1) * step.scale - 1)
-    fewest = False
-    for objective in (model.launch_count(), sum(model.starts())):
-        if time.monotonic() >= deadline:
-            break
-        _hint_solution(step.cp, solver)
-        step.cp.minimize(objective)
-        solver, status = _run(step.cp, budget, deadline)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            break
-        plan = extract(model, solver)
-        if status != cp_model.OPTIMAL:
-            break
-        if not fewest:
+    return _Solve(model, budget).run()
+
+
+class _Solve:
+    def __init__(self, model: BucketModel, budget: Budget) -> None:
+        self.model, self.step, self.budget = model, model.step, budget
+        self.started = time.monotonic()
+        self.deadline = self.started + budget.time_limit_s
+        self.statistics = Statistics()
+
+    def run(self) -> Outcome:
+        step, budget = self.step, self.budget
+        set_hints(step.cp, step.hints)
+        step.cp.minimize(step.makespan)
+        first = Watched(step.cp, budget, self.deadline, self.statistics, self._told())
+        if first.status == cp_model.INFEASIBLE:
+            if step.hints:
+                raise SolverError("CP-SAT finds the model infeasible although a plan is known")
+            return self._outcome(None, None, Bound(step.lower_ns, ""), infeasible=True)
+        bound_ns = max(step.lower_ns, int(first.solver.best_objective_bound) // step.scale)
+        bound = Bound(min(bound_ns, step.horizon_ns), "CP-SAT")
+        interrupted = first.interrupted is not None
+        if first.status == cp_model.UNKNOWN:
+            return self._outcome(None, None, bound, interrupted=interrupted)
+        plan = extract(self.model, first.solver)
+        objective_ns = first.solver.value(step.makespan) // step.scale
+        if first.status != cp_model.OPTIMAL or interrupted:
+            return self._outcome(plan, objective_ns, bound, interrupted=interrupted)
+        return self._refine(plan, objective_ns, first.solver)
+
+    def _refine(self, plan: Plan, objective_ns: int, solver: cp_model.CpSolver) -> Outcome:
+        """Look for the fewest launches, then the earliest starts, within what is allowed."""
+        step, bound = self.step, Bound(objective_ns, "CP-SAT")
+        # The makespan is what people wait for: the rest may take as long again, and two seconds.
+        now = time.monotonic()
+        deadline = min(self.deadline, now + (now - self.started) + 2)
+        allowed_ns = objective_ns + int(objective_ns * self.budget.within)
+        step.cp.add(step.makespan <= (allowed_ns + 1) * step.scale - 1)
+        fewest = interrupted = False
+        objectives = [self.model.launch_count(), sum(self.model.starts())]
+        if self.budget.within:
+            objectives.insert(1, step.makespan)
+        for objective in objectives:
+            if time.monotonic() >= deadline:
+                break
+            _hint_solution(step.cp, solver)
+            step.cp.minimize(objective)
+            found = Watched(step.cp, self.budget, deadline, self.statistics)
+            if found.status == cp_model.INFEASIBLE:
+                raise SolverError("CP-SAT finds the model infeasible although a plan is known")
+            if found.status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                break
+            solver = found.solver
+            plan = extract(self.model, solver)
+            interrupted = found.interrupted is not None
+            if found.status != cp_model.OPTIMAL or interrupted:
+                break
             fewest = True
             step.cp.add(objective <= int(solver.objective_value))
-    return Outcome(plan, objective_ns, bound, fewest)
+        return self._outcome(plan, allowed_ns, bound, fewest=fewest, interrupted=interrupted)
+
+    def _outcome(
+        self,
+        plan: Plan | None,
+        objective_ns: int | None,
+        bound: Bound,
+        *,
+        fewest: bool = False,
+        infeasible: bool = False,
+        interrupted: bool = False,
+    ) -> Outcome:
+        values = dict(self.statistics.values)
+        return Outcome(plan, objective_ns, bound, fewest, infeasible, interrupted, values)
+
+    def _told(self) -> Any:
+        report, scale = self.budget.progress, self.step.scale
+        if report is None:
+            return None
+        return lambda objective, bound: report(
+            None if objective is None else objective // scale, bound // scale
+        )
 
 
 def extract(model: BucketModel, solver: cp_model.CpSolver) -> Plan:
@@ -137,22 +180,8 @@ def extract(model: BucketModel, solver: cp_model.CpSolver) -> Plan:
     return Plan(tuple(held), orders)
 
 
-def _run(
-    cp: cp_model.CpModel, budget: Budget, deadline: float, *, known: bool = True
-) -> tuple[cp_model.CpSolver, Any]:
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.01, deadline - time.monotonic())
-    solver.parameters.num_workers = budget.workers
-    solver.parameters.random_seed = budget.seed
-    status = solver.solve(cp)
-    if status == cp_model.MODEL_INVALID:
-        raise SolverError(f"CP-SAT refuses the model: {cp.validate()}")
-    if status == cp_model.INFEASIBLE and known:
-        raise SolverError("CP-SAT finds the model infeasible although a plan is known")
-    return solver, status
-
-
-def _set_hints(cp: cp_model.CpModel, hints: Sequence[tuple[Any, int]]) -> None:
+def set_hints(cp: cp_model.CpModel, hints: Sequence[tuple[Any, int]]) -> None:
+    """Propose values for variables, and none for others."""
     cp.clear_hints()  # type: ignore[no-untyped-call]
     for variable, value in hints:
         cp.add_hint(variable, value)
@@ -160,4 +189,4 @@ def _set_hints(cp: cp_model.CpModel, hints: Sequence[tuple[Any, int]]) -> None:
 
 def _hint_solution(cp: cp_model.CpModel, solver: cp_model.CpSolver) -> None:
     variables = [cp.get_int_var_from_proto_index(k) for k in range(len(cp.proto.variables))]
-    _set_hints(cp, [(variable, solver.value(variable)) for variable in variables])
+    set_hints(cp, [(variable, solver.value(variable)) for variable in variables])

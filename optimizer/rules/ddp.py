@@ -36,9 +36,10 @@ def assign(
     A bucket closes as soon as its bytes reach the cap (tested after adding, so the cap is a
     threshold). Each key walks through the caps with an iterator of its own; the last cap repeats. A
     sparse tensor is a bucket by itself and uses up no cap. Buckets come in the order in which they
-    close, then what is left unfinished: torch lists the left-overs of several keys in hash-map order,
-    here they go by their first index. Without ``tensor_indices`` torch then sorts the buckets by
-    their smallest index; that is left to the caller.
+    close, then what is left unfinished: torch lists the left-overs of several keys in the order of
+    a hash map, which in its builds (libstdc++) is the last key seen first. Without
+    ``tensor_indices`` torch then sorts the buckets by their smallest index; that is left to the
+    caller.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def assign(
     --------
     >>> assign([1, 60, 2, 46, 10, 2], ["f4"] * 6, [2, 50])  # pytorch#48880, in half MiB
     [[0, 1], [2, 3, 4], [5]]
-    >>> assign([4, 2, 4, 2], ["f4", "f2", "f4", "f2"], [100])  # torch: [[1, 3], [0, 2]]
-    [[0, 2], [1, 3]]
+    >>> assign([4, 2, 4, 2], ["f4", "f2", "f4", "f2"], [100])
+    [[1, 3], [0, 2]]
     """
     if not caps:
         raise InputError("caps: at least one is needed")
@@ -86,15 +87,15 @@ def assign(
         begin = ends[-2] if len(ends) > 1 else 0
         if not sum(own[begin:]) >= caps[min(len(ends), len(caps)) - 1]:
             left.append(closed.pop())
-    return sorted(closed, key=lambda bucket: bucket[-1]) + sorted(left)
+    return sorted(closed, key=lambda bucket: bucket[-1]) + left[::-1]
 
 
 def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
     """Return what DDP runs from its second iteration on.
 
     Gradients are taken in ready order and assigned by :func:`assign`. Buckets are launched in the
-    order in which they close; what is left unfinished is launched last, where torch has hash-map
-    order by the first member's ready time.
+    order in which they close; what is left unfinished is launched last, the dtype that became ready
+    last first.
 
     A user who passes ``bucket_cap_mb`` has no special first bucket: then caps is that one cap.
 
@@ -184,7 +185,7 @@ def ddp_last_cap(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, C
 
     Gradients are assigned in reverse ready order and the list of buckets is reversed, so that the
     small bucket is the last one, which nothing can hide. As with :func:`ddp_unused` the left-overs
-    come first; here those of several dtypes stay in :func:`assign`'s order before they are reversed.
+    come first.
 
     Parameters
     ----------

@@ -1,0 +1,153 @@
+"""One run of CP-SAT: in a thread of its own, so that it can be watched and interrupted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from commsched.models.errors import SolverError
+
+POLL_S = 0.1
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a solve may use; the defaults are fixed so that machines agree.
+
+    Attributes
+    ----------
+    time_limit_s, workers, seed
+        Seconds, search threads and random seed.
+    log
+        Whether CP-SAT's log goes to standard error.
+    within
+        By which share of the makespan a plan with fewer launches may be longer than the best.
+    progress
+        Is told the objective (None without a solution) and the bound of the model when they improve.
+    """
+
+    time_limit_s: float = 60.0
+    workers: int = 8
+    seed: int = 0
+    log: bool = False
+    within: float = 0.0
+    progress: Callable[[int | None, int], None] | None = None
+
+
+@dataclass
+class Statistics:
+    """What the runs of CP-SAT did, added up."""
+
+    values: dict[str, float | int] = field(default_factory=dict)
+
+    def add(self, **values: float) -> None:
+        """Add to the values of these names."""
+        for name, value in values.items():
+            self.values[name] = self.values.get(name, 0) + value
+
+
+class Watched:
+    """A run of a model: solver and status, and whether somebody stopped it.
+
+    Parameters
+    ----------
+    cp
+        The model.
+    budget
+        Workers, seed, log.
+    deadline
+        When to stop, on the clock of :func:`time.monotonic`.
+    statistics
+        Where to add what was done.
+    progress
+        As in :class:`Budget`; called in the caller's thread. What it raises stops the run.
+    """
+
+    def __init__(
+        self,
+        cp: cp_model.CpModel,
+        budget: Budget,
+        deadline: float,
+        statistics: Statistics,
+        progress: Callable[[int | None, int], None] | None = None,
+    ) -> None:
+        self.cp = cp
+        self.solver = solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.max_time_in_seconds = max(0.01, deadline - time.monotonic())
+        parameters.num_workers = budget.workers
+        parameters.random_seed = budget.seed
+        # Python's own handler of Ctrl-C is to be asked, see below.
+        parameters.catch_sigint_signal = False
+        if budget.log:
+            parameters.log_search_progress = True
+            parameters.log_to_stdout = False
+            solver.log_callback = _log
+        self.progress = progress
+        self.interrupted: BaseException | None = None
+        self.status: Any = cp_model.UNKNOWN
+        self._failed: BaseException | None = None
+        self._seen = _Seen() if progress else None
+        thread = threading.Thread(target=self._solve, daemon=True)
+        thread.start()
+        told: tuple[int | None, int] = (None, 0)
+        while thread.is_alive():
+            try:
+                thread.join(POLL_S)
+                if self._seen is not None and progress is not None:
+                    now = self._seen.now
+                    if now != told:
+                        told = now
+                        progress(*now)
+            except BaseException as stop:
+                if self.interrupted is not None:
+                    raise  # asked twice: do not wait for the solver
+                self.interrupted = stop
+                solver.stop_search()
+        if self._failed is not None:
+            raise SolverError(f"CP-SAT failed: {self._failed}") from self._failed
+        if self.status == cp_model.MODEL_INVALID:
+            raise SolverError(f"CP-SAT refuses the model: {cp.validate()}")
+        statistics.add(
+            runs=1,
+            conflicts=solver.num_conflicts,
+            branches=solver.num_branches,
+            solver_s=solver.wall_time,
+            deterministic_time=solver.response_proto.deterministic_time,
+        )
+        if self.interrupted is not None and not isinstance(self.interrupted, KeyboardInterrupt):
+            raise self.interrupted
+
+    def _solve(self) -> None:
+        try:
+            if self._seen is not None:
+                self.solver.best_bound_callback = self._seen.bound
+            self.status = self.solver.solve(self.cp, self._seen)
+        except BaseException as failed:  # told in the caller's thread
+            self._failed = failed
+
+
+class _Seen(cp_model.CpSolverSolutionCallback):
+    """Remembers the last objective and bound; nothing else happens in CP-SAT's threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: tuple[int | None, int] = (None, 0)
+
+    def on_solution_callback(self) -> None:
+        """Remember a solution's objective."""
+        self.now = (int(self.objective_value), max(self.now[1], int(self.best_objective_bound)))
+
+    def bound(self, value: float) -> None:
+        """Remember a bound."""
+        self.now = (self.now[0], max(self.now[1], int(value)))
