@@ -480,6 +480,16 @@ def test_ready_order_is_that_of_the_medians_and_equal_times_keep_a_steps_order()
     assert not failed(equal)
 
 
+def test_the_order_is_that_of_rank_0_as_ddp_has_it():
+    """Another rank may be late with a gradient, which then holds up those behind it."""
+    one, two = record({1: 10, 0: 20}), record({0: 12, 1: 30})
+    step = summarised([one, two], conditions(ranks=2))
+    assert [(g.name, g.ready_ns) for g in step.gradients] == [("b", 30), ("a", 30)]
+    assert any("1 ready times that contradict it" in note for note in step.report.assumptions)
+    alone = summarised([one], conditions())
+    assert not any("contradict" in note for note in alone.report.assumptions)
+
+
 def test_ranks_with_other_buckets_are_reported():
     """Each rank's log is compared with the first's."""
     logs = [

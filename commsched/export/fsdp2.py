@@ -20,7 +20,7 @@ from commsched.optimizer.rules.order import in_launch_order
 
 MIN_TORCH = "2.6"
 """A torch whose ``fully_shard`` takes lists of modules and whose prefetch lists are public."""
-MIN_TORCH_SEPARATE = "2.15"
+MIN_TORCH_SEPARATE = "2.13"
 """The first torch with ``set_separate_reduce_scatter_group``."""
 DEPTHS = (1, 2, 3, 4)
 """Depths of prefetching that are tried beside what the plan's own times ask for."""

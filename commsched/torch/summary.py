@@ -78,9 +78,22 @@ class _Times:
         found = sorted({k for worst in self.steps for k in worst})
         self.samples = {k: [worst[k] for worst in self.steps if k in worst] for k in found}
         self.ready = {k: _median(values) for k, values in self.samples.items()}
+        # DDP gives rank 0's order to all ranks (Reducer::sync_bucket_indices). Launches stand in it,
+        # so a ready time that would contradict it says no more than the one before.
+        first = records[0].steps
+        own = {
+            k: _median(step.ready[k] for step in first if k in step.ready)
+            for k in found
+            if any(k in step.ready for step in first)
+        }
         # Equal times keep the order in which a step had them.
         last = {k: place for place, k in enumerate(self.steps[-1])}
-        self.order = sorted(found, key=lambda k: (self.ready[k], last.get(k, -1)))
+        self.order = sorted(found, key=lambda k: (own.get(k, self.ready[k]), last.get(k, -1)))
+        self.raised = 0
+        for before, k in pairwise(self.order):
+            if self.ready[k] < self.ready[before]:
+                self.ready[k] = self.ready[before]
+                self.raised += 1
         self.backward_end = _median(
             max(record.steps[number].backward_end for record in records) for number in range(count)
         )
@@ -250,6 +263,11 @@ def _assumptions(
         yield (
             "the model is not in DDP: unless the step communicates itself, contention between "
             "backward and communication is not in the times"
+        )
+    if times.raised:
+        yield (
+            f"gradients are in rank 0's order, which DDP gives to all ranks: {times.raised} ready "
+            "times that contradict it are those of the gradient before"
         )
     if len(records) > 1:
         total = times.gates.total()
