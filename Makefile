@@ -1,4 +1,4 @@
-# make demo | test | check | lint | types | docs | picture | bench | study | data-table: each sets up what it needs in .venv first.
+# make demo | test | check | lint | types | docs | picture | bench | study | data-table | site: each sets up what it needs in .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ DATA := problems/data
 TRACE := $(DATA)/transformer_ddp_gloo_rank0.json.gz
 COSTS := $(DATA)/gloo_loopback_costs.json
 
-.PHONY: study data-table hta torch demo test torch-test lint types docs check picture bench clean
+.PHONY: study site data-table hta torch demo test torch-test lint types docs check picture bench clean
 
 demo: $(STAMP)
 	@mkdir -p demo
@@ -54,6 +54,11 @@ hta: $(STAMP)
 
 torch: $(STAMP)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0
+
+site: $(STAMP)
+	$(BIN)/python -c "import mkdocs, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --no-deps -r requirements/docs.txt
+	$(BIN)/mkdocs build --quiet --strict --site-dir site
 
 data-table: $(STAMP)
 	$(BIN)/python benchmarks/read_everything.py --write

@@ -22,9 +22,9 @@ from commsched.documents import (
 )
 from commsched.exporting import export_command
 from commsched.fitting import fit_command
+from commsched.library_command import problems_app
 from commsched.models import Problem, Timeline, evaluate
 from commsched.models.errors import (
-    DeadlockError,
     InputError,
     PlanError,
 )
@@ -33,9 +33,7 @@ from commsched.optimizer import (
     METHODS,
     TIME_LIMIT_S,
     WORKERS,
-    Comparison,
     Result,
-    Row,
     Status,
     compare,
     conflict,
@@ -71,14 +69,12 @@ from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
 from commsched.sensitivity import sensitivity_command
+from commsched.today import TODAY, best_cap_row, draw_comparison_page, draw_plan, today_row
 from commsched.verification import verify as verify_plan
 from commsched.watching import watcher
 
 MOST_TUNED = 500
 """Up to so many gradients ``plan`` also finds the best caps, which takes a second."""
-
-TODAY = ("ddp", "fsdp2")
-"""The rules that say what runs today where no recording does: the first that applies."""
 
 app = typer.Typer(
     name="commsched",
@@ -152,12 +148,12 @@ def plan(
         _no_plan(result, as_json, time_limit, workers)
     with_settings = not as_json and len(problem.names) <= MOST_TUNED
     comparison = compare(problem, result=result, rules=TODAY, best_settings=with_settings)
-    today = _today(comparison, loaded)
+    today = today_row(comparison, loaded)
     sentence = verdict(result, today)
     prices = limit_prices(result, time_limit_s=time_limit, workers=workers, seed=seed)
     document = {**plan_document(result, prices), "verdict": sentence}
     if picture is not None:
-        _draw_plan(picture, comparison, today)
+        draw_plan(picture, comparison, today)
     if out is not None:
         write_bytes(out, json_bytes(document))
     if as_json:
@@ -171,7 +167,7 @@ def plan(
         recorded = today.timeline if today is not None and today.name == "recorded" else None
         print_recorded(console, loaded.recorded, recorded)
     console.print()
-    rows = [row for row in (today, _best_cap_row(comparison)) if row is not None]
+    rows = [row for row in (today, best_cap_row(comparison)) if row is not None]
     print_steps(console, [*rows, comparison.optimal], result)
     console.print()
     print_proof(console, result)
@@ -204,10 +200,10 @@ def compare_command(
     if as_csv and as_json:
         raise InputError("--csv and --json exclude each other")
     comparison = compare(loaded.problem, scope=scope, time_limit_s=time_limit)
-    today = _today(comparison, loaded)
+    today = today_row(comparison, loaded)
     sentence = verdict(comparison.result, today)
     if picture is not None:
-        _draw_comparison(picture, comparison, sentence)
+        draw_comparison_page(picture, comparison, sentence)
     if as_csv:
         print_csv(comparison)
         return
@@ -344,6 +340,7 @@ app.command("fit")(fit_command)
 app.command("analyse")(analyse_command)
 app.command("export")(export_command)
 app.command("sensitivity")(sensitivity_command)
+app.add_typer(problems_app, name="problems")
 
 
 def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:
@@ -351,46 +348,6 @@ def _evaluate(problem: Problem, planned: PlanFile, path: Path) -> Timeline:
         return evaluate(problem, plan_of(planned, path))
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
-
-
-def _today(comparison: Comparison, loaded: Loaded) -> Row | None:
-    """Return what runs today: the recorded buckets where there are some, else a default."""
-    problem = comparison.result.problem
-    if loaded.recorded is not None and (recorded := loaded.recorded.plan) is not None:
-        try:
-            timeline = evaluate(problem, recorded)
-        except DeadlockError:
-            pass
-        else:
-            if timeline.broken:
-                return None
-            over = max(0, timeline.makespan_ns - comparison.result.makespan_ns)
-            return Row("recorded", "the recorded buckets", "", recorded, timeline, over)
-    return next((row for name in TODAY for row in comparison.rows if row.name == name), None)
-
-
-def _best_cap_row(comparison: Comparison) -> Row | None:
-    return next((row for row in comparison.rows if row.name == "ddp-best"), None)
-
-
-def _draw_plan(path: Path, comparison: Comparison, today: Row | None) -> None:
-    from commsched.picture import Panel, draw
-
-    best = comparison.optimal
-    rows = [row for row in (today, best) if row is not None]
-    draw(
-        [Panel.of(row.title, row.timeline) for row in rows],
-        path,
-        title=comparison.result.problem.name or "unnamed problem",
-        subtitle=verdict(comparison.result, today),
-    )
-
-
-def _draw_comparison(path: Path, comparison: Comparison, sentence: str) -> None:
-    from commsched.cap_picture import draw_comparison
-
-    title = comparison.result.problem.name or "unnamed problem"
-    draw_comparison(comparison, path, title=title, subtitle=sentence)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -136,6 +136,11 @@ class GradientProblem(Problem):
             for g in self.gradients
         ]
 
+    @property
+    def movable(self) -> bool:
+        """No: backward is one chain of fixed compute (and looking would build every task)."""
+        return False
+
     @cached_property
     def waiting(self) -> frozenset[str]:
         """Nothing waits for a collective here."""

@@ -35,6 +35,9 @@ def optimize(
 ) -> Result:
     """Find the plan with the least makespan, then the fewest launches, then the earliest starts.
 
+    Ctrl-C ends the search, not the call: the result is the best plan so far with its bound, and its
+    reason says so.
+
     Parameters
     ----------
     problem
@@ -56,9 +59,6 @@ def optimize(
         bound, both in nanoseconds, when one of them improves; always in the caller's thread.
     log
         Whether CP-SAT's log goes to standard error.
-
-    Ctrl-C ends the search, not the call: the result is the best plan so far with its bound, and its
-    reason says so.
 
     Returns
     -------

@@ -190,18 +190,27 @@ def _gpt2_xl() -> Iterator[Parameter]:
     return gpt2_body(Config(values, "gpt2-xl"))
 
 
-def _llama3_8b() -> Iterator[Parameter]:
-    """Llama-3-8B (Meta 2024; 32 layers, 8 key-value heads of 128, untied head)."""
+def _llama3(name: str, width: int, inner: int, heads: int, layers: int) -> Iterator[Parameter]:
     values = {
         "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
         "num_key_value_heads": 8,
-        "num_hidden_layers": 32,
+        "num_hidden_layers": layers,
     }
-    body = DECODERS["llama"].body(Config(values, "llama3-8b"))
-    return with_head(body, "lm_head", 128256, 4096, tied=False)
+    body = DECODERS["llama"].body(Config(values, name))
+    return with_head(body, "lm_head", 128256, width, tied=False)
+
+
+def _llama3_8b() -> Iterator[Parameter]:
+    """Llama-3-8B (Meta 2024; 32 layers, 8 key-value heads of 128, untied head)."""
+    return _llama3("llama3-8b", 4096, 14336, 32, 32)
+
+
+def _llama3_70b() -> Iterator[Parameter]:
+    """Llama-3-70B (Meta 2024; 80 layers, 8 key-value heads of 128, untied head)."""
+    return _llama3("llama3-70b", 8192, 28672, 64, 80)
 
 
 MODELS: Mapping[str, Callable[[], Iterator[Parameter]]] = {
@@ -210,5 +219,6 @@ MODELS: Mapping[str, Callable[[], Iterator[Parameter]]] = {
     "bert-large": _bert_large,
     "gpt2-xl": _gpt2_xl,
     "llama3-8b": _llama3_8b,
+    "llama3-70b": _llama3_70b,
 }
 """The models that are known, by name."""

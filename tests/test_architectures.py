@@ -8,13 +8,14 @@ from commsched.models import InputError
 from commsched.problems.architectures import MODELS, estimated_gradients, parameters
 
 # Parameters as published: torchvision (ResNet-50, VGG-16), Hugging Face (BERT-large with pooler,
-# GPT-2 XL), Meta (Llama-3-8B). Multiply-adds a sample: torchvision's table (4.09 and 15.47 G).
+# GPT-2 XL), Meta (Llama-3-8B and 70B). Multiply-adds a sample: torchvision's table (4.09 and 15.47 G).
 PUBLISHED = {
     "resnet50": (161, 25_557_032, 4.10e9),
     "vgg16": (32, 138_357_544, 15.47e9),
     "bert-large": (391, 335_141_888, None),
     "gpt2-xl": (580, 1_557_611_200, None),
     "llama3-8b": (291, 8_030_261_248, None),
+    "llama3-70b": (723, 70_553_706_496, None),
 }
 
 

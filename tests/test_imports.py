@@ -209,3 +209,13 @@ def test_every_name_that_a_layer_offers_exists(module):
 def test_the_package_is_typed():
     """Type checkers find ``py.typed``."""
     assert (FRONT / "py.typed").is_file()
+
+
+def test_planning_gradients_builds_no_graph():
+    """A planner calls this thousands of times: tasks and graph are only built if somebody looks."""
+    gradients = [commsched.Gradient(f"g{k}", 1000, k) for k in range(100)]
+    for cost in (commsched.AlphaBeta(1, 1), commsched.PiecewiseLinear([(1, 1), (10**6, 20)])):
+        problem = commsched.gradient_problem(gradients, cost)
+        result = commsched.optimize(problem)
+        assert result.timeline.exposed_ns > 0
+        assert not {"tasks", "graph", "nominal", "collectives"} & vars(problem).keys()
