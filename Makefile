@@ -29,7 +29,7 @@ types: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/pytest -q --doctest-modules models problems optimizer $(filter-out commsched/__main__.py,$(wildcard commsched/*.py)) \
-		commsched/export
+		commsched/export commsched/report
 	$(BIN)/pytest -q tests/docs_examples.py
 
 check: test lint types docs

@@ -68,6 +68,7 @@ from commsched.problems import (
 from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
+from commsched.reporting import report_command
 from commsched.sensitivity import sensitivity_command
 from commsched.today import TODAY, best_cap_row, draw_comparison_page, draw_plan, today_row
 from commsched.verification import verify as verify_plan
@@ -130,8 +131,6 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Find the best buckets and launch order, with a proof."""
-    if out is not None and _is_same_file(out, file):
-        raise InputError(f"--out: {out} is the problem itself")
     problem = loaded.problem
     result = optimize(
         problem,
@@ -329,17 +328,11 @@ def _no_plan(result: Result, as_json: bool, time_limit: float, workers: int) -> 
     raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
 
 
-def _is_same_file(out: Path, file: str) -> bool:
-    try:
-        return out.samefile(file)
-    except (OSError, ValueError):  # one is not there, or is no path at all
-        return False
-
-
 app.command("fit")(fit_command)
 app.command("analyse")(analyse_command)
 app.command("export")(export_command)
 app.command("sensitivity")(sensitivity_command)
+app.command("report")(report_command)
 app.add_typer(problems_app, name="problems")
 
 

@@ -11,6 +11,7 @@ from commsched.fit_output import fit_document, print_fits
 from commsched.fit_tables import Choice, Form, fit_logs, network_of_tables
 from commsched.models.collectives import KINDS, check_kind, check_ranks
 from commsched.models.errors import InputError
+from commsched.options import refuse_overwriting
 from commsched.output import make_console
 from commsched.problems.cost_rows import write_network
 from commsched.process import print_json
@@ -81,8 +82,7 @@ def fit_command(
     skipped: tuple[tuple[str, str], ...] = ()
     said = ""
     if out is not None:
-        if any(_is_same_file(out, log) for log in logs):
-            raise InputError(f"--out: {out} is the log itself")
+        refuse_overwriting("--out", out, *logs)
         network, skipped = network_of_tables(tables, form)
         write_network(network, out)
         titles = "; ".join(curve.title for curve in network.curves)
@@ -106,10 +106,3 @@ def fit_command(
         console.print(f"not written: {title}: {why}", markup=False, highlight=False)
     if said:
         console.print(said, markup=False, highlight=False, soft_wrap=True)
-
-
-def _is_same_file(out: Path, log: Path) -> bool:
-    try:
-        return out.samefile(log)
-    except (OSError, ValueError):  # one is not there, or is no path at all
-        return False

@@ -130,6 +130,10 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**values: object) -> None:
         reading: dict[str, Any] = {name: values.pop(name) for name in _READING}
+        for name in ("out", "picture"):
+            if isinstance(target := values.get(name), Path):
+                inputs = (values["file"], reading["sizes"], reading["costs"])
+                refuse_overwriting(f"--{name}", target, *inputs)
         network = network_of(**{name: reading.pop(name) for name in _NETWORK})
         options, file = ReadOptions(**reading), str(values["file"])
         if "loaded" in own:
@@ -148,6 +152,38 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__signature__ = inspect.Signature([*given, *shared])  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in (*given, *shared)}
     return wrapped
+
+
+def refuse_overwriting(option: str, target: Path, *inputs: object) -> None:
+    """Check that what a command writes is none of the files that it reads.
+
+    Parameters
+    ----------
+    option
+        The option that names the target, for messages.
+    target
+        What is to be written.
+    inputs
+        What is read: files, folders, or None.
+
+    Raises
+    ------
+    InputError
+        If the target is one of them, or an existing file in a folder of them.
+    """
+    for given in inputs:
+        if given is None:
+            continue
+        source = Path(str(given))
+        try:
+            if target.samefile(source):
+                raise InputError(f"{option}: {target} is the input itself")
+            if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
+                raise InputError(f"{option}: {target} is a file of the input {source}")
+        except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            # One is not there, or is no path at all.
 
 
 def network_of(

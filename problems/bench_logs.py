@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -13,10 +14,11 @@ from commsched.models.errors import InputError
 from commsched.models.units import MIB
 from commsched.problems.bench_deepspeed import DEEPSPEED_MARKS, DeepSpeedReader
 from commsched.problems.bench_json import read_json_report
+from commsched.problems.bench_lines import Unprefixer
 from commsched.problems.bench_param import PARAM_MARK, ParamReader
 from commsched.problems.bench_perftest import PERFTEST_MARK, PerftestReader
 from commsched.problems.bench_result import BenchmarkLog, BenchmarkTable, Findings
-from commsched.problems.bench_tables import MAX_LINE, unprefixed
+from commsched.problems.bench_tables import MAX_LINE
 from commsched.problems.bench_text import TextReader
 from commsched.problems.files import read_bytes
 from commsched.problems.trace_bytes import read_trace_bytes
@@ -108,11 +110,11 @@ def read_benchmark_log(
         read_json_report(data, found)
         return found.log()
     readers = [make(found) for marks, make in _READERS if any(mark in data for mark in marks)]
-    number = 0
+    number, prefixes = 0, Unprefixer()
     for number, line in enumerate(_lines(data), 1):
         if number > MAX_LINES:
             raise InputError(f"{path}: more than {MAX_LINES} lines")
-        text = unprefixed(line) if readers else ""
+        text = prefixes.text(line) if readers else ""
         if text:
             for reader in readers:
                 reader.take(number, text, line)
@@ -124,5 +126,7 @@ def read_benchmark_log(
 
 
 def _lines(data: bytes) -> Iterator[str]:
+    if b"\r" in data:  # also of a terminal's record, and alone
+        data = re.sub(rb"\r{1,8}\n|\r", b"\n", data)
     for line in io.BytesIO(data):
         yield line.decode("utf-8", errors="replace") if len(line) <= MAX_LINE else ""

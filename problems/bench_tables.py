@@ -1,10 +1,11 @@
-"""Lines of benchmark logs: prefixes of launchers, headers of tables, and their rows."""
+"""Tables in benchmark logs: their headers and their rows."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from commsched.models.errors import InputError, printable
 from commsched.models.units import MAX_BYTES, MAX_NS, NS_PER_US
 from commsched.problems.bench_result import (
     DAMAGED,
@@ -22,21 +23,6 @@ from commsched.problems.bench_result import (
 MAX_LINE = 4096
 """Longer lines are no rows of a table."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
-_PREFIX = re.compile(
-    r"\s*(?:"
-    r"\[\d{1,9},\d{1,9}\](?:<[a-z]{1,9}>)?:"  # mpirun --tag-output: [1,0]<stdout>:
-    r"|\[\d{1,9}\](?=\s)"
-    r"|\d{1,7}:(?=\s)"  # srun --label
-    r"|>(?=\s)"  # quoted text
-    r"|\([^()]{0,200}\bpid=\d{1,12}[^()]{0,200}\)"  # Ray
-    r"|\d{4}-\d\d-\d\d[T ][0-9:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)?(?=\s)"
-    r"|[A-Za-z][\w./-]{0,79}:(?=\s)"  # a host or a pod
-    r"|[A-Za-z][\w./-]{0,79}\s{1,20}\|(?=\s)"
-    r")"
-)
-_TAG = re.compile(r"\[\d{1,9},\d{1,9}\]<std(?:out|err)>:")
-_MAX_PREFIXES = 4
 _ROW = re.compile(r"\d[\d.]{0,20}\s+\d")
 _SIZE = re.compile(r"\d{1,18}")
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
@@ -52,25 +38,6 @@ _RENAMED = {"bytes": "size", "n": "count", "op": "redop", "res": "error"}
 NCCL, NCCOM = "nccl-tests", "nccom-test"
 CPU_TIME = "time of the processor only"
 IMPRECISE = "a time of two digits only"
-
-
-def unprefixed(line: str) -> str:
-    """Return a line without what launchers, log collectors and quoting put before it.
-
-    Examples
-    --------
-    >>> unprefixed("[1,0]<stdout>:   8   2  float"), unprefixed("> 0: # Rank 1")
-    ('8   2  float', '# Rank 1')
-    """
-    text = _COLOUR.sub("", line)
-    for _ in range(_MAX_PREFIXES):
-        match = _PREFIX.match(text)
-        if match is None:
-            break
-        text = text[match.end() :]
-    if "]<std" in text:  # mpirun cut the line, and its tag stands where it goes on
-        text = _TAG.sub("", text)
-    return text.strip()
 
 
 def looks_like_row(text: str) -> bool:
@@ -181,9 +148,16 @@ def columns_of(text: str) -> Columns | None:
     names = [re.split(r"[(:]", word.lower(), maxsplit=1)[0] for word in words]
     oldest = names[0] == "bytes"
     names = [_RENAMED.get(name, name) for name in names]
+    statistics = [k for k, word in enumerate(words) if word.lower().startswith("time:")]
+    chosen = next((k for k in statistics if words[k].lower().startswith("time:avg")), None)
+    for k in statistics:  # nccom-test prints as many as it is asked for
+        if k != (statistics[0] if chosen is None else chosen):
+            names[k] = words[k].lower()
     while names and names[-1] == "timestamp":
         names.pop()
-    first = next((k for k, name in enumerate(names) if name in ("time", "cputime")), 0)
+    first = next(
+        (k for k, name in enumerate(names) if name == "cputime" or name.split(":")[0] == "time"), 0
+    )
     tail = names[first:]
     if names[:3] != ["size", "count", "type"] or first < 3:
         return None
@@ -287,17 +261,36 @@ def _agree(size: int, time_us: float, algbw: float, printed: str, scale: float) 
     return abs(expected - algbw) <= 0.02 * expected + min(slack, 1) * expected + 0.011
 
 
-def osu_row(text: str) -> Point | str:
+def osu_row(text: str, where: str = "") -> Point | str:
     """Return bytes and microseconds of a row of OSU latencies, or the reason to drop it.
+
+    Parameters
+    ----------
+    text
+        The row, which may end with the result of a validation.
+    where
+        Its place in the log.
+
+    Raises
+    ------
+    InputError
+        If the validation failed.
 
     Examples
     --------
-    >>> osu_row("1048576   104.30   104.26   104.33   10"), osu_row("0   0.3")
+    >>> osu_row("1048576   104.30   104.26   104.33   10   Pass"), osu_row("0   0.3")
     ((1048576, 104.3), 'size 0')
     """
     if NCCL_TEXT.search(text):
         return SPLICED
     words = text.split()
+    if words[-1:] == ["Fail"]:
+        raise InputError(
+            f"{where}: results at {printable(words[0])} bytes are wrong (Validation is Fail): the "
+            "times of such a run are not used"
+        )
+    if words[-1:] == ["Pass"]:
+        words.pop()
     if len(words) < 2:
         return WRONG_COLUMNS
     if not _SIZE.fullmatch(words[0]) or not all(_NUMBER.fullmatch(word) for word in words[1:]):

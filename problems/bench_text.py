@@ -10,6 +10,7 @@ from commsched.problems.bench_kinds import operation_named, operations_in
 from commsched.problems.bench_nccl import Run, check_results, nccl_table
 from commsched.problems.bench_result import BenchmarkTable, Findings, Point
 from commsched.problems.bench_tables import (
+    NCCL,
     Columns,
     Row,
     columns_of,
@@ -22,6 +23,7 @@ from commsched.problems.bench_tables import (
 _STARTING = re.compile(r"Collective test starting:\s*(\w{1,40})")
 _SECTION = re.compile(r"#\s*(?:nThreads?\b|Using devices|Collective test (?:starting|concluded))")
 _END = re.compile(r"#\s*(?:Out of bounds values|Avg bus bandwidth)")
+_FAILED = re.compile(r"\bTest (?:(?:CUDA|HIP|NCCL|RCCL) )?failure\b")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18}) FAILED")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T_ ]\d\d:\d\d:\d\d\S{0,12}$")
 _OSU = re.compile(
@@ -29,6 +31,7 @@ _OSU = re.compile(
     r"(?:\s*v(\S{1,12}))?"
 )
 _OSU_HEAD = re.compile(r"#\s*Size\s+(?:Avg )?Latency ?\(us\)", re.IGNORECASE)
+_OSU_BESIDE = re.compile(r"#\s*Size\s+Overall\(us\)\s+Compute\(us\)")
 _OSU_TYPE = re.compile(r"#\s*Datatype:\s*(?:MPI_)?(\w{1,32})")
 _OSU_PER_RANK = ("all_gather", "all_to_all")
 
@@ -71,6 +74,8 @@ class TextReader:
         columns = columns_of(text)
         if columns is not None:
             self._begin(_Open(number, columns))
+        elif self.open is not None and _FAILED.search(text):
+            self.found.notes.append(f"line {number}: the run failed: later sizes are missing")
         elif text.startswith(("#", "(")):
             self._comment(number, text)
         elif "ccl" in text or "CCL" in text or "nccom" in text:
@@ -81,7 +86,7 @@ class TextReader:
     def _row(self, table: _Open, number: int, text: str) -> None:
         self.found.row()
         if table.columns is None:
-            point = osu_row(text)
+            point = osu_row(text, f"{self.found.source}: line {number}")
             if isinstance(point, str):
                 self.found.dropped[point] += 1
             else:
@@ -105,7 +110,7 @@ class TextReader:
         if self.run.read(text):
             return
         if _END.match(text):
-            self.close()
+            self.close(whole=True)
         elif _SECTION.match(text):
             self._section(text)
         elif match := _OSU.match(text):
@@ -120,6 +125,12 @@ class TextReader:
             self.osu_type = match[1].lower()
         elif _OSU_HEAD.match(text):
             self._begin(_Open(number, None, self.osu_operation, self.osu_type, self.osu_version))
+        elif _OSU_BESIDE.match(text):
+            self.close()
+            self.found.unusable.append(
+                "holds OSU times of non-blocking collectives beside computation, a table of latencies "
+                "is needed"
+            )
         elif self.open is not None and self.open.columns is not None:
             unit = time_unit(text)
             if unit is not None and not self.open.rows:
@@ -139,12 +150,17 @@ class TextReader:
         self.close()
         self.open = table
 
-    def close(self) -> None:
-        """End the table that is being read, if there is one."""
+    def close(self, *, whole: bool = False) -> None:
+        """End the table that is being read, if there is one; ``whole`` if its last lines are there."""
         table, self.open = self.open, None
         if table is None:
             return
         if table.columns is not None and table.rows:
+            if not whole and table.columns.tool == NCCL:
+                self.found.notes.append(
+                    f"line {table.line}: the table has no last lines: the run failed, or the log "
+                    "is an excerpt"
+                )
             self.found.add(
                 nccl_table(
                     table.rows,

@@ -74,7 +74,7 @@ def kernel_kind(name: str) -> str:
     ('send_recv', '')
     """
     match = _KERNEL_WORDS.search(name)
-    if match is None:
+    if match is None or name.startswith("oneccl_reduce"):  # a part of several collectives
         return ""
     if match[1] is None:
         return "all_to_all"  # DeepEP's dispatch and combine move tokens between experts.

@@ -26,6 +26,7 @@ from commsched.problems.trace_bytes import (
     starting,
     valid_utf8,
 )
+from commsched.problems.trace_copies import without_copies
 from commsched.problems.trace_repair import events_start, mend_tokens, salvage_events
 from commsched.problems.trace_stream import EVENTS, PIECE_BYTES, stream_events
 
@@ -165,7 +166,7 @@ def read_chrome_trace(
         top = stream_events(whole, _EVENT_LIST.decode, kept.take, piece_bytes=piece_bytes)
         if top is not None:
             metadata = {key: _value(raw) for key, raw in top.items() if key != EVENTS}
-            return ChromeTrace(source, kept.events, metadata, {}, dict(kept.left_out))
+            return kept.trace(source, metadata, Counter())
         kept = _Kept(only_complete, frozenset(without))
         data = joined(pieces())
     repairs = Counter[str]()
@@ -174,7 +175,7 @@ def read_chrome_trace(
         raise InputError(f"{source}: this is no trace: neither a JSON object nor a JSON list")
     events, metadata = _load(str(source), data, repairs)
     kept.take(events)
-    return ChromeTrace(source, kept.events, metadata, dict(+repairs), dict(kept.left_out))
+    return kept.trace(source, metadata, repairs)
 
 
 class _Kept:
@@ -186,6 +187,13 @@ class _Kept:
         self._only_complete = only_complete
         self._without = without
         self._shared: dict[Any, Any] = {}
+
+    def trace(
+        self, source: Path | Source, metadata: Mapping[str, object], repairs: Counter[str]
+    ) -> ChromeTrace:
+        """Return the trace of the events."""
+        events = without_copies(self.events, repairs)
+        return ChromeTrace(source, events, metadata, dict(+repairs), dict(self.left_out))
 
     def take(self, events: Iterable[Event]) -> None:
         """Add events."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from commsched.models import Gradient
 from commsched.models.collectives import MAX_RANKS
-from commsched.models.errors import InputError
+from commsched.models.errors import InputError, printable
 from commsched.models.units import MAX_BYTES, MAX_NS, format_ns, ns_from_us
 from commsched.problems.readers import Reader, ReadOptions
 from commsched.problems.recorded import Check, ImportReport, RecordedLaunch, RecordedStep
@@ -140,7 +140,7 @@ def _parameters(
     stated = data.get("num_parameter_tensors")
     if stated != len(found):
         raise InputError(
-            f"{source}: params has {len(found)} entries, DDP logged {stated!s:.30} parameters: list "
+            f"{source}: params has {len(found)} entries, DDP logged {stated!r:.30} parameters: list "
             "those that need a gradient, in the model's order"
         )
     return found
@@ -281,6 +281,8 @@ def _report(
         notes.append(
             "the ready order was not logged in full: the order within buckets stands for it"
         )
+    if data.get("world_size") == 1:
+        notes.append("one rank only: its all-reduces moved nothing between ranks")
     hook = data.get("comm_hook")
     if isinstance(hook, str) and hook:
         notes.append(f"the communication hook {hook!r:.60} may send fewer bytes than the gradients")
@@ -303,8 +305,18 @@ def _report(
                 sizes and exact == len(launches),
             ),
             Check(f"bytes of all parameters: {total}, DDP logged {stated!s:.30}", total == stated),
+            *_errors(data),
         ),
     )
+
+
+def _errors(data: Mapping[str, object]) -> list[Check]:
+    """Return a failed check if DDP logged that the run failed."""
+    if not data.get("has_error"):
+        return []
+    return [
+        Check(f"the run had no error: DDP logged {printable(str(data.get('error'))[:100])}", False)
+    ]
 
 
 READER = Reader(

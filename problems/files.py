@@ -65,6 +65,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
             target.write_bytes(data)
             return
         target = target.resolve()  # a link stays a link
+        if target.exists() and not target.stat().st_mode & 0o222:
+            raise InputError(f"{path}: is write-protected")  # replacing it would not ask
         handle, temporary = tempfile.mkstemp(prefix=".commsched-", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -73,6 +75,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         temporary = None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     finally:

@@ -29,6 +29,7 @@ from commsched.problems.recorded import Check, ImportReport, RecordedGraph
 from commsched.problems.trace_draft import Draft
 from commsched.problems.trace_events import TraceEvents
 from commsched.problems.trace_gpu import StepKernels
+from commsched.problems.trace_kernels import NO_LAUNCH
 from commsched.problems.trace_report import file_stem, mended, not_read, placed_kernels
 from commsched.problems.trace_steps import Window, step_windows
 
@@ -85,8 +86,7 @@ def read_graph(
         raise InputError(f"{trace.source}: the trace has no collective; it has {contents(events)}")
     if not on_gpu and (events.launch_calls or not any(call.ran for call in found.calls)):
         raise InputError(
-            f"{trace.source}: the trace has {len(found.calls)} collectives, but not when they ran: "
-            "neither kernels of a GPU nor gloo's threads were recorded"
+            f"{trace.source}: the trace has {len(found.calls)} collectives, but {_no_times(events)}"
         )
     steps = _steps(trace, events, found, step)
     chosen, reason = _choose(trace, steps, draft, asked=step is not None)
@@ -114,13 +114,32 @@ def read_graph(
         raise InputError(f"{trace.source}: {chosen.window.name}: {text}") from None
 
 
+def _no_times(events: TraceEvents) -> str:
+    """Return why there is nothing to place a trace's collectives by."""
+    if events.kernels:
+        return "no computation beside them: there is nothing that they could overlap"
+    untied = _untied(events)
+    if untied:
+        return (
+            f"not when they ran: its {untied} kernels and copies do not say what launched them (no "
+            "correlation with a call that was recorded)"
+        )
+    return "not when they ran: neither kernels of a GPU nor gloo's threads were recorded"
+
+
+def _untied(events: TraceEvents) -> int:
+    return sum(count for reason, count in events.dropped.items() if reason.endswith(NO_LAUNCH))
+
+
 def contents(events: TraceEvents) -> str:
     """Return what a trace holds, for messages."""
     kernels = sum(not kernel.is_collective for kernel in events.kernels)
+    untied = _untied(events)
     passes = max(1, len(events.steps))
     parts = [
         (len(events.hooks), f"{len(events.hooks)} gradients in {passes} steps"),
         (kernels, f"{kernels} kernels and copies"),
+        (untied, f"{untied} kernels and copies whose launch was not recorded"),
         (len(events.evaluated), f"{len(events.evaluated)} functions of backward"),
     ]
     return ", ".join(text for count, text in parts if count) or "neither kernels nor gradients"

@@ -36,7 +36,10 @@ from commsched.problems.single_file import only_file, read_object, start_object
 from commsched.problems.source import Source
 from commsched.problems.trace_dtypes import dtype_name, is_floating
 
-_MARKS = ("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "text_config")
+_MARKS = (
+    *("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "text_config"),
+    *("architectures", "transformers_version"),
+)
 _NOT_GRADIENTS = re.compile(
     r"\.(?:inv_freq|masked_bias|position_ids|e_score_correction_bias)$|attn\.bias$"
 )

@@ -67,7 +67,9 @@ def read(files: Sequence[Source], options: ReadOptions) -> RecordedGraph:
         for device, kernels in sorted(by_device.items())
     }
     if not any(counts.values()):
-        raise InputError(f"{source}: no collective kernel was recorded: nothing to plan")
+        nameless = all(kernel.name == "kernel" for kernel in export.kernels if kernel.is_kernel)
+        why = " (no kernel has a name: is the table StringIds missing?)" if nameless else ""
+        raise InputError(f"{source}: no collective kernel was recorded: nothing to plan{why}")
     if options.sizes is None:
         listed = ", ".join(f"{count} on device {device}" for device, count in counts.items())
         raise InputError(

@@ -36,6 +36,8 @@ _COLUMNS = (
     "shortName",
     "demangledName",
 )
+_NEEDED = frozenset({"start", "end", "deviceId", "streamId"})
+"""Columns without which nothing can be said of a kernel."""
 _PROCESS_BITS = 24
 """The lower bits of ``globalTid`` and ``globalPid`` are the thread; the others say the process."""
 _NCCL = re.compile(r"(?:nccl|rccl|msccl)[A-Za-z]*Kernel_?(\w*)|deep_?ep", re.IGNORECASE)
@@ -138,6 +140,12 @@ def read_nsight(source: Source) -> NsightExport:
             raise InputError(
                 f"{what}: no table {KERNELS}: this is no Nsight Systems export with CUDA kernels "
                 "(nsys profile --trace cuda,nvtx, then nsys export --type sqlite)"
+            )
+        missing = _NEEDED - database.tables[KERNELS]
+        if missing:
+            raise InputError(
+                f"{what}: {KERNELS} has no {', '.join(sorted(missing))}: this is no whole export, or "
+                "of a version of Nsight Systems that is not known"
             )
         names = {
             number: text[:_MAX_NAME]

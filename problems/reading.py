@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -110,9 +110,14 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
             f"{path}: is no recording of a kind that is known ({known}); "
             "'commsched fit' reads logs of benchmarks"
         )
-    reader, files, _ = found
+    reader, files, notes = found
     _check_options(path, reader, options)
-    return reader.read(files, options)
+    recording = reader.read(files, options)
+    if not notes:
+        return recording
+    report = recording.report
+    report = replace(report, assumptions=(*notes, *report.assumptions))
+    return replace(recording, report=report)
 
 
 def is_recording(path: str | Path) -> bool:
@@ -132,6 +137,8 @@ def _files(path: str | Path, member: str | None) -> list[Source]:
     """Return what a path holds, or of that what the user names."""
     try:
         files = sources(path)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return files if member is None else _named(path, files, member)
@@ -205,6 +212,11 @@ def _load_problem(
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise InputError(f"{path}: is empty")
+    if data.lstrip()[:1] not in (b"{", b"["):
+        known = "; ".join(reader.title for reader in READERS)
+        raise InputError(
+            f"{path}: is neither a problem file nor a recording of a kind that is known ({known})"
+        )
     problem, notes = problem_and_notes(data, str(file), network)
     _check_options(path, None, options)
     return Loaded(problem, notes=notes)

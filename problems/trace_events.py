@@ -26,7 +26,7 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 EVALUATE = "autograd::engine::evaluate_function"
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _C10D = re.compile(r"_?c10d(?:_functional)?::_?([a-z_0-9]+?)_?")
-_ANNOTATION = re.compile(r"(?:gloo|nccl|rccl|xccl|ucc|mpi|hccl|oneccl):([a-z_]+)")
+_ANNOTATION = re.compile(r"(?:gloo|ucc|mpi|cncl|[a-z]{0,8}ccl):([a-z_]+)")
 _KINDS: Mapping[str, Kind] = {
     "allreduce": "allreduce",
     "allgather": "all_gather",

@@ -16,8 +16,10 @@ KERNEL_CATS = frozenset(
     {"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"}
 )
 """The categories of what runs on a GPU, in lower case."""
+NO_LAUNCH = "whose launch was not recorded"
 _COLLECTIVE = (
-    *("nccl", "rccl", "msccl", "deepep", "deep_ep", "ep::internode", "ep::intranode"),
+    *("nccl", "rccl", "msccl", "oneccl", "hccl", "xccl", "mccl", "cncl", "hcom_"),
+    *("deepep", "deep_ep", "ep::internode", "ep::intranode"),
     *("one_shot_all_reduce", "two_shot_all_reduce", "multimem_all", "multimem_one"),
 )
 """Words in the names of kernels that communicate, in lower case."""
@@ -163,7 +165,7 @@ def launched_kernels(
     for kernel in lost:
         if kernel.launched < 0:
             what = "collective kernels" if kernel.is_collective else "kernels and copies"
-            dropped[f"{what} whose launch was not recorded"] += 1
+            dropped[f"{what} {NO_LAUNCH}"] += 1
     return known + placed, len(placed)
 
 

@@ -128,7 +128,7 @@ def _read_part(launch: AllReduce, part: Op) -> None:
         launch.shape = only_shape(arguments.get("Input Dims"))
     if launch.dtype is None:
         launch.dtype = dtype
-    launch.on_gpu |= part.name.startswith(("nccl:", "rccl:", "xccl:", "hccl:"))
+    launch.on_gpu |= part.name.partition(":")[0].endswith(("ccl", "cncl"))
 
 
 def _tensors(op: Op) -> tuple[int | None, str | None]:

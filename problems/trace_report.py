@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
@@ -177,7 +178,15 @@ def _assumptions(
     if others:
         shown = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
         notes.append(f"backward also ran {shown}, which the problem leaves out")
-    forwards = sum(one.start <= op.start < one.hooks[0].start for op in events.forwards)
+    backward = one.hooks[0].start
+    earlier = bisect_left(events.hooks, backward, key=lambda hook: hook.start) - 1
+    before = max(one.start, events.hooks[earlier].end if earlier >= 0 else one.start)
+    if before > one.start and draft.passes_with_launches == 1:
+        notes.append(
+            "the step accumulates gradients: an earlier backward pass of it sends nothing, and its "
+            "time comes before the gradients' ready times"
+        )
+    forwards = sum(before <= op.start < backward for op in events.forwards)
     if forwards > 1 and draft.passes_with_launches == 1:
         notes.append(f"{forwards} DistributedDataParallel modules take part")
     if any(not launch.launch.issued for launch in draft.launches):

@@ -16,8 +16,9 @@ from strategies import PROPERTY
 from commsched.models import InputError
 from commsched.problems import bench_logs, bench_result
 from commsched.problems.bench_kinds import FACTORS, Ratio, operation_named, ratio_of
+from commsched.problems.bench_lines import Unprefixer
 from commsched.problems.bench_logs import BenchmarkLog, BenchmarkTable, read_benchmark_log
-from commsched.problems.bench_tables import columns_of, parse_row, unprefixed
+from commsched.problems.bench_tables import columns_of, parse_row
 
 SIZES = [0, 8, 4096, 1048576, 33554432, 1073741824]
 EXPECTED = [(size, 20.0 + size / 200000) for size in SIZES[1:]]
@@ -165,6 +166,27 @@ def test_every_variant_of_columns(read, variant, listed, ranks):
         "\x1b[36m(bench pid=7)\x1b[0m ",
         "2024-05-01 12:00:00,123 [1,0]<stdout>:",
         "\t",
+        "0:",
+        ">",
+        "[prterun-node1-123@1,0]<stdout>: ",
+        "Tue Jan  2 10:11:12 2024[1,0]<stdout>:",
+        "(bench pid=123) [repeated 3x across cluster] ",
+        "2024-05-01T12:00:00.123456789Z stdout F ",
+        "nccl-launcher-abc12 nccl-test ",
+        "[pod/nccl-launcher-x/mpi] ",
+        "[2024-05-01 12:00:00,123] [INFO] ",
+        "2024-05-01 12:00:00,123 INFO ",
+        "12:00:00 ",
+        "May 01 12:00:00 node1 bench[123]: ",
+        "[rank0]: ",
+        "[default0]:",
+        "node1:1234:1234 [0] ",
+        "1700000000000\t",
+        "build\tRun\t2024-05-01T12:00:00.1234567Z ",
+        "\x1b[K",
+        "run.log:12:",
+        '        "',
+        "| ",
     ],
 )
 def test_prefixes(read, prefix):
@@ -173,6 +195,77 @@ def test_prefixes(read, prefix):
     found = only(log)
     assert found.points == tuple(EXPECTED)
     assert (found.kind, found.ranks) == ("allreduce", 16)
+
+
+def test_a_prefix_that_changes_its_numbers(read):
+    """Times and line numbers before the lines differ from line to line."""
+    lines = ranks_before(16) + table("allreduce", 16)
+    found = only(
+        read([f"{k:4} 12:00:{k:02}.{k * 7} x-{k}: {line}" for k, line in enumerate(lines)])
+    )
+    assert found.points == tuple(EXPECTED)
+    assert (found.kind, found.ranks, found.nodes) == ("allreduce", 16, 1)
+
+
+def test_the_end_of_a_prefixed_line(read):
+    """A quoted line, as Ansible and YAML print it."""
+    lines = ranks_before(16) + table("allreduce", 16)
+    assert only(read([f'    "{line}",' for line in lines])).points == tuple(EXPECTED)
+
+
+def test_text_of_nccl_before_a_row_costs_that_row(read):
+    """What stands before a row may have cut it: it is dropped, and counted."""
+    lines = ranks_before(8) + table()
+    at = next(k for k, line in enumerate(lines) if line.startswith("4096"))
+    lines[at] = f"host:1:1 [0] NCCL INFO Launch mode Parallel     {lines[at]}"
+    log = read(lines)
+    assert only(log).points == tuple(one for one in EXPECTED if one[0] != 4096)
+    assert log.report.dropped["other output spliced into the row"] == 1
+
+
+def test_a_run_that_fails_in_its_table(read):
+    """The rows before the failure count, and the report says that there are no more."""
+    lines = [line for line in ranks_before(8) + table() if not line.startswith(("# Out", "# Avg"))]
+    failure = "host: Test CUDA failure all_reduce.cu:40 'out of memory'"
+    log = read([*lines, failure])
+    assert only(log).points == tuple(EXPECTED)
+    notes = " ".join(log.report.assumptions)
+    assert f"line {len(lines) + 1}: the run failed" in notes
+    assert "the table has no last lines" in notes
+
+
+def test_validated_osu_rows(read):
+    """OSU with -c prints Pass behind each row, or Fail, whose times are not used."""
+    rows = ["4 2.50 Pass", "1024 4.25 1.0 9.0 1000 Pass"]
+    assert only(read(OSU + rows)).points == ((4, 2.5), (1024, 4.25))
+    with pytest.raises(InputError, match=r"line \d+: results at 8 bytes are wrong \(Validation"):
+        read([*OSU, *rows, "8 3.0 Fail"])
+
+
+def test_osu_beside_computation_is_refused(read):
+    """A non-blocking collective's overall time holds computation."""
+    head = "# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)"
+    lines = ["# OSU MPI Non-blocking Allreduce Latency Test v7.4", head, "4 3.1 1.1 2.0 10.0"]
+    with pytest.raises(InputError, match="non-blocking"):
+        read(lines)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\r\n"])
+def test_odd_line_ends(read, end):
+    """Those of a terminal's record, or of old files."""
+    text = end.join(ranks_before(8) + table())
+    assert only(read(text.encode())).points == tuple(EXPECTED)
+
+
+def test_nccom_test_with_several_statistics(read):
+    """The average counts, wherever it stands among the times."""
+    for names, times in (("avg p50 p99", "69.0 68.0 90.0"), ("p50 avg p99", "68.0 69.0 90.0")):
+        head = " ".join(f"time:{name}(us)" for name in names.split())
+        line = f"size(B)    count(elems)    type    {head}    algbw(GB/s)    busbw(GB/s)"
+        rate = 1048576 / 69e3
+        row = f"1048576 262144 fp32 {times} {rate:.2f} {rate * 2 * 31 / 32:.2f}"
+        found = only(read(["nccom-test -r 32 allr", line, row]))
+        assert (found.points, found.ranks) == (((1048576, 69.0),), 32)
 
 
 def test_line_ends_marks_and_encodings(read):
@@ -656,7 +749,9 @@ def test_any_text_is_a_row_or_a_reason(text):
     parse_row(text, columns)
     columns_of(text)
     columns_of(text + " algbw busbw")
-    unprefixed(text)
+    prefixes = Unprefixer()
+    for line in (text, f"{text}# size count type", text):
+        prefixes.text(line)
     operation_named(text)
 
 

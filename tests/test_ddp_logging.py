@@ -85,7 +85,7 @@ def test_buckets_are_exact_and_times_spread_between_the_logged_ones(tmp_path):
     assert (step.name, step.ranks, step.step_name) == ("Net (DDP logging data)", 4, "iteration 3")
     assert step.backward_end_ns == 3000
     assert "estimate" in step.report.assumptions[0]
-    assert any("800 ns after backward began" in note for note in step.report.assumptions)
+    assert any("0.80 us after backward began" in note for note in step.report.assumptions)
     assert all(check.passed for check in step.report.checks)
 
 
@@ -131,6 +131,15 @@ def test_doubts_are_reported(tmp_path):
     rows[3] = ["d", [100], "torch.bfloat16"]
     step = read(tmp_path / "d.json", data(params=rows))
     assert any("bfloat16, float32" in note for note in step.report.assumptions)
+
+
+def test_errors_and_single_ranks_are_told(tmp_path):
+    """A run that failed is a doubt; one rank has nobody to reduce with."""
+    step = read(tmp_path / "d", data(has_error=1, error="bad\nday"))
+    said = [check.text for check in step.report.checks if not check.passed]
+    assert any("DDP logged" in text and "bad" in text and "\n" not in text for text in said)
+    step = read(tmp_path / "d", data(world_size=1))
+    assert any("one rank only" in note for note in step.report.assumptions)
 
 
 @pytest.mark.shared

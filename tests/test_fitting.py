@@ -228,7 +228,7 @@ def test_bad_logs_and_options_are_one_line(write, tmp_path):
     assert "--line and --raw exclude each other" in refusal("fit", log, "--line", "--raw")
     assert "ranks: 1 must be" in refusal("fit", log, "--ranks", "1")
     assert "max_error" in refusal("fit", log, "--max-error", "1.5")
-    assert "is the log itself" in refusal("fit", log, "-o", log)
+    assert "is the input itself" in refusal("fit", log, "-o", log)
     assert "must end in .png or .svg" in refusal("fit", log, "--picture", tmp_path / "a.gif")
 
 

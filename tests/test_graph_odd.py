@@ -388,7 +388,49 @@ def test_traces_without_anything_to_plan_are_refused(tmp_path):
     assert "neither kernels of a GPU nor" in refused(gpu.write(tmp_path / "t"))
     gpu = made(moe())
     gpu.events = [e for e in gpu.events if e["cat"] != "kernel" or "nccl" in e["name"]]
-    assert "but not when they ran" in refused(gpu.write(tmp_path / "t"))
+    assert "12 collectives, but no computation beside them" in refused(gpu.write(tmp_path / "t"))
+    for event in gpu.events:
+        event["args"].pop("correlation", None)
+    message = refused(gpu.write(tmp_path / "t"))
+    assert "12 kernels and copies do not say what launched them" in message
+    gpu.events = [e for e in gpu.events if e["cat"] == "kernel"]
+    message = refused(gpu.write(tmp_path / "t"))
+    assert "no collective; it has 12 kernels and copies whose launch was not recorded" in message
+
+
+@pytest.mark.parametrize("program", [moe(), fsdp2()])
+def test_a_trace_that_holds_everything_twice(tmp_path, program):
+    """Each event counts once, and the report says that the file has it twice."""
+    gpu = made(program)
+    once = read_graph(gpu.write(tmp_path / "once"))
+    count = len(gpu.events)
+    gpu.events += gpu.events
+    twice = read_graph(gpu.write(tmp_path / "twice"))
+    assert twice.launches == once.launches
+    assert twice.tasks == once.tasks
+    assert failed(twice) == [f"the file is intact: {count} faults"]
+    assert f"events that the file holds twice ({count})" in notes(twice)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kernel"),
+    [
+        ("xccl", "oneccl_reduce_base<float, 2, 16, 1, 1, 2>"),
+        ("hccl", "hcom_allReduce__123_0_1"),
+        ("mccl", "mcclKernel_AllReduce_RING_LL_Sum_float"),
+    ],
+)
+def test_libraries_of_other_makers(tmp_path, prefix, kernel):
+    """Their annotations and kernels are collectives as NCCL's are."""
+    gpu = made(moe())
+    expected = read_graph(gpu.write(tmp_path / "nccl"))
+    for event in gpu.events:
+        event["name"] = event["name"].replace("nccl:", f"{prefix}:")
+        if event["name"].startswith("ncclDevKernel"):
+            event["name"] = kernel
+    found = read_graph(gpu.write(tmp_path / "t"))
+    assert found.launches == expected.launches
+    assert not failed(found)
 
 
 def test_contradicting_times_are_refused(tmp_path, monkeypatch):

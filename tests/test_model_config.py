@@ -11,7 +11,7 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import AlphaBeta, InputError
-from commsched.problems import astra_workload, ddp_logging, pipedream_profile
+from commsched.problems import astra_workload, ddp_logging, pipedream_profile, read_recording
 from commsched.problems.architectures import MODELS, parameters
 from commsched.problems.model_config import READER, model_parameters
 from commsched.problems.model_layers import Config, Parameter, listed, with_head
@@ -515,3 +515,12 @@ def test_damaged_real_files_never_escape(tmp_path):
                 assert "\n" not in step
             else:
                 step.with_costs(COST)
+
+
+def test_a_model_of_an_unknown_family_is_named(tmp_path):
+    """Whatever names its dimensions have."""
+    path = tmp_path / "config.json"
+    config = {"model_type": "distilbert", "architectures": ["DistilBertModel"], "dim": 768}
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match="model_type 'distilbert' is not one of"):
+        read_recording(path, options=ReadOptions(tokens=1, tflops=1.0))

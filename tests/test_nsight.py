@@ -319,13 +319,17 @@ def test_missing_tables_and_columns(tmp_path):
     database.execute("CREATE TABLE other (x)")
     database.commit()
     assert "no table CUPTI_ACTIVITY_KIND_KERNEL" in refused(Source(path))
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, duration, deviceId)")
+    database.commit()
+    assert "CUPTI_ACTIVITY_KIND_KERNEL has no end, streamId" in refused(Source(path))
+    database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId)")
     database.commit()
     assert "no kernel of a GPU" in refused(Source(path))
     database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 7)")
     database.commit()
     database.close()
-    assert "no collective kernel" in refused(Source(path))
+    assert "no kernel has a name" in refused(Source(path))
     (kernel,) = read_nsight(Source(path)).kernels
     assert (kernel.name, kernel.context, kernel.launched) == ("kernel", 0, None)
 

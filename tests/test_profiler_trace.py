@@ -252,6 +252,9 @@ def test_gradient_accumulation_keeps_the_last_micro_batch(tmp_path, marked):
     assert step.plan is not None
     reason = "gradients of micro-batches that were not sent (gradient accumulation)"
     assert step.report.dropped[reason] == 5
+    said = "\n".join(step.report.assumptions)
+    assert ("an earlier backward pass of it sends nothing" in said) == marked
+    assert "modules take part" not in said
     # Times count from the start of the whole step.
     assert step.gradients[0].ready_ns > truth.ready[0]
 

@@ -203,3 +203,55 @@ def test_eight_ranks_of_a_recommendation_model(tmp_path):
     assert "the ranks' common step reproduced within 0.0%" in " ".join(
         check.text for check in recorded.report.checks
     )
+
+
+def test_a_path_is_told_once(tmp_path):
+    """One line, the path in front of it, however deep it was noticed."""
+    missing = tmp_path / "missing"
+    for call in (lambda: read_recording(missing), lambda: load(missing)):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value) == f"{missing}: No such file or directory"
+
+
+def test_what_is_no_json_is_called_by_what_it_is_not(tmp_path):
+    """A text or a binary file is no damaged problem file."""
+    path = tmp_path / "notes"
+    for data in (b"some notes", b"\x00\x01\x02"):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match="is neither a problem file nor a recording"):
+            load(path)
+
+
+def test_an_import_tells_of_files_that_it_did_not_read(tmp_path):
+    """As planning does: a rank whose file is of no known kind must not get lost in silence."""
+    job = folder(tmp_path)
+    (job / "rank7.json").write_text("{}")
+    note = "not read, of no known kind: rank7.json"
+    assert note in read_recording(job).report.assumptions
+    code, out, _ = run("import", job, "-o", tmp_path / "step.json")
+    assert code == 0
+    assert note in " ".join(out.split())
+
+
+def test_no_command_writes_over_what_it_reads(tmp_path):
+    """Not over the recording, a file of its folder, its sizes or costs; nor a protected file."""
+    job = folder(tmp_path)
+    rank, costs = job / RANKS[0].name, tmp_path / "costs.json"
+    shutil.copy(DATA / "gloo_loopback_costs.json", costs)
+    before = {path: path.read_bytes() for path in (rank, costs)}
+    for command in (
+        ["import", rank, "-o", rank],
+        ["import", job, "-o", rank],
+        ["plan", rank, "--costs", costs, "-o", costs],
+        ["plan", rank, "--costs", costs, "--picture", rank],
+        ["fit", job, "-o", rank],
+    ):
+        line = refusal(*command)
+        assert "is the input itself" in line or "is a file of the input" in line
+    protected = tmp_path / "precious.json"
+    protected.write_text("x")
+    protected.chmod(0o444)
+    assert "is write-protected" in refusal("import", rank, "-o", protected)
+    assert {path: path.read_bytes() for path in (rank, costs)} == before
+    assert protected.read_text() == "x"

@@ -1,0 +1,72 @@
+"""``commsched report FILE -o report.html``: one page with everything that was found, for a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commsched.export import EXPORTERS
+from commsched.models.errors import InputError
+from commsched.optimizer import METHODS, TIME_LIMIT_S, WORKERS, Status, optimize
+from commsched.options import FileArgument, JsonOption, LimitOption, ScopeOption, reads_problem
+from commsched.output import make_console
+from commsched.problems import Loaded
+from commsched.problems.files import write_bytes
+from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_json
+
+
+@reads_problem
+def report_command(
+    file: FileArgument,
+    loaded: Loaded,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")
+    ] = Path("report.html"),
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--framework",
+            metavar="FRAMEWORK",
+            help=f"Whose settings to show: {', '.join(EXPORTERS)}; by default ddp, or fsdp2 "
+            "where ddp does not apply.",
+        ),
+    ] = None,
+    scope: ScopeOption = "in-order",
+    method: Annotated[
+        str, typer.Option("--method", help=f"How to search: {', '.join(METHODS)}.")
+    ] = "auto",
+    time_limit: LimitOption = TIME_LIMIT_S,
+    workers: Annotated[int, typer.Option("--workers", help="CP-SAT's threads.")] = WORKERS,
+    seed: Annotated[int, typer.Option("--seed", help="CP-SAT's random seed.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a page with the verdict, timelines, rules, what-ifs and what was read."""
+    from commsched.report import gather, page_bytes
+
+    if framework is not None and framework not in EXPORTERS:
+        known = ", ".join(EXPORTERS)
+        raise InputError(f"--framework: {framework!r:.60} is not one of {known}")
+    if not out.parent.is_dir():  # before the search, not after it
+        raise InputError(f"--out: {out}: the folder {out.parent} does not exist")
+    problem = loaded.problem
+    result = optimize(
+        problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
+    )
+    contents = gather(
+        file, loaded, result, framework=framework, time_limit_s=time_limit, workers=workers
+    )
+    data = page_bytes(contents)
+    write_bytes(out, data)
+    if as_json:
+        status, verdict = str(result.status), contents.verdict
+        print_json({"written": str(out), "bytes": len(data), "status": status, "verdict": verdict})
+    else:
+        console = make_console()
+        for line in (f"verdict: {contents.verdict}", f"written to {out}: open it in a browser"):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if result.plan is None:
+        typer.echo(f"commsched: {result.status}: {contents.verdict}", err=True)
+        infeasible = result.status is Status.INFEASIBLE
+        raise typer.Exit(EXIT_INFEASIBLE if infeasible else EXIT_LIMIT)
