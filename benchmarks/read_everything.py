@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from commsched.models.errors import InputError
 from commsched.problems import ReadOptions, RecordedStep, Recording, read_recording
-from commsched.problems.bench_logs import read_benchmark_log
+from commsched.problems.bench.bench_logs import read_benchmark_log
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "data_files.md"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -23,7 +23,7 @@ from commsched.models.errors import DeadlockError, NotApplicableError
 from commsched.models.timeline import play
 from commsched.optimizer import RULES, optimize
 from commsched.optimizer.registry import KnobOf
-from commsched.problems.architectures import estimated_gradients, parameters
+from commsched.problems.estimates.architectures import estimated_gradients, parameters
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rules_study.md"
 

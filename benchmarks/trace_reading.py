@@ -53,8 +53,8 @@ def measure(call):
 """What every process runs first; it prints seconds, bytes and the number of events."""
 OURS = """
 from pathlib import Path
-from commsched.problems.chrome_trace import read_chrome_trace
-from commsched.problems.trace_events import sort_events
+from commsched.problems.profiler.chrome_trace import read_chrome_trace
+from commsched.problems.profiler.trace_events import sort_events
 """
 IGNORED = {"python_function", "gpu_user_annotation", "trace", "overhead"}
 WANTED = f"only_complete=True, without={IGNORED}"

@@ -22,9 +22,9 @@ from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.result import SCOPES, Result, Scope, check_scope
 from commsched.optimizer.search import PARTS, Options, Search
 from commsched.optimizer.starting import start
-from commsched.problems.ddp_step import ddp_step
-from commsched.problems.layer_models import estimated_profile
-from commsched.problems.layers import Layer, LayerProfile
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.layer_models import estimated_profile
+from commsched.problems.steps.layers import Layer, LayerProfile
 
 NETWORKS = {
     "100 GB/s, 10 us": AlphaBeta(10, 100),

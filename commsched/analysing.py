@@ -14,17 +14,17 @@ from rich.text import Text
 from commsched.models.errors import InputError, printable
 from commsched.models.units import format_bytes, format_ns, us_from_ns
 from commsched.output import make_console
-from commsched.problems import nsight_graph
-from commsched.problems.breakdown import (
+from commsched.problems.breakdown.breakdown import (
     Breakdown,
     CollectiveRun,
     DeviceWork,
     break_down,
     collective_runs,
 )
-from commsched.problems.breakdown_trace import read_device_work
-from commsched.problems.nsight_work import read_nsight_work
-from commsched.problems.source import sources
+from commsched.problems.breakdown.breakdown_trace import read_device_work
+from commsched.problems.nsight import nsight_graph
+from commsched.problems.nsight.nsight_work import read_nsight_work
+from commsched.problems.sources.source import sources
 from commsched.process import print_json
 
 ALL_STEPS = "all"

@@ -19,9 +19,9 @@ from commsched.models.fit import (
     worst_fall,
 )
 from commsched.problems import is_recording, read_recording
-from commsched.problems.bench_launches import tables_of_launches
-from commsched.problems.bench_logs import read_benchmark_log
-from commsched.problems.bench_result import BenchmarkLog, BenchmarkTable, Point
+from commsched.problems.bench.bench_launches import tables_of_launches
+from commsched.problems.bench.bench_logs import read_benchmark_log
+from commsched.problems.bench.bench_result import BenchmarkLog, BenchmarkTable, Point
 from commsched.problems.network import Network, NetworkCurve
 
 Form = Literal["pieces", "line", "raw"]

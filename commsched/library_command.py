@@ -16,9 +16,9 @@ from commsched.options import JsonOption
 from commsched.output import make_console
 from commsched.problems import problem_digest, write_problem
 from commsched.problems.cost_rows import row_from_curve
-from commsched.problems.hardware import ACCELERATORS, FABRICS, Figure
-from commsched.problems.library import FORMS, NAMES, RECORDED, Made, make
-from commsched.problems.library_models import SETTINGS
+from commsched.problems.estimates.hardware import ACCELERATORS, FABRICS, Figure
+from commsched.problems.estimates.library import FORMS, NAMES, RECORDED, Made, make
+from commsched.problems.estimates.library_models import SETTINGS
 from commsched.process import print_json
 
 NameArgument = Annotated[

@@ -1,15 +1,8 @@
 """Where steps come from: problem files, builders, and readers of other programs' files."""
 
-from commsched.problems.builders import gradient_problem
 from commsched.problems.cost_rows import read_network, write_network
-from commsched.problems.ddp_step import ddp_step
 from commsched.problems.digest import problem_digest
-from commsched.problems.experts import Experts, all_to_all_bytes, estimated_experts
-from commsched.problems.fsdp_step import FSDP2_PREFETCH, fsdp_step
-from commsched.problems.layer_models import PROFILED, estimated_profile, measured_profile
-from commsched.problems.layers import Layer, LayerProfile, Tensor
 from commsched.problems.limit_rows import limits_of_texts
-from commsched.problems.moe_step import moe_step, moe_steps
 from commsched.problems.network import Network, NetworkCurve
 from commsched.problems.plan_file import plan_of, read_plan
 from commsched.problems.problem_file import problem_to_bytes, read_problem, write_problem
@@ -23,7 +16,14 @@ from commsched.problems.recorded import (
     RecordedStep,
     Recording,
 )
-from commsched.problems.two_level import two_level
+from commsched.problems.steps.builders import gradient_problem
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.experts import Experts, all_to_all_bytes, estimated_experts
+from commsched.problems.steps.fsdp_step import FSDP2_PREFETCH, fsdp_step
+from commsched.problems.steps.layer_models import PROFILED, estimated_profile, measured_profile
+from commsched.problems.steps.layers import Layer, LayerProfile, Tensor
+from commsched.problems.steps.moe_step import moe_step, moe_steps
+from commsched.problems.steps.two_level import two_level
 
 __all__ = [
     "FSDP2_PREFETCH",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commsched.problems.recorded import Recording
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
 
 
 @dataclass(frozen=True, slots=True)

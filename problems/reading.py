@@ -17,7 +17,7 @@ from commsched.problems.problem_file import problem_and_notes
 from commsched.problems.readers import Reader, ReadOptions
 from commsched.problems.recorded import Recording
 from commsched.problems.registry import READERS
-from commsched.problems.source import Source, sources
+from commsched.problems.sources.source import Source, sources
 
 NO_OPTIONS = ReadOptions()
 

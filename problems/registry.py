@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from commsched.problems import (
+from commsched.problems.chakra import chakra_trace
+from commsched.problems.estimates import model_config
+from commsched.problems.execution import execution_steps
+from commsched.problems.nsight import nsight_graph
+from commsched.problems.profiler import profiler_reader
+from commsched.problems.readers import Reader
+from commsched.problems.workloads import (
     astra_workload,
-    chakra_trace,
     ddp_logging,
-    execution_steps,
-    model_config,
-    nsight_graph,
     pipedream_profile,
-    profiler_reader,
     straggler_timeline,
 )
-from commsched.problems.readers import Reader
 
 READERS: tuple[Reader, ...] = (
     straggler_timeline.READER,  # before the profiler's, for it is a Chrome trace too

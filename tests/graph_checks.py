@@ -12,7 +12,7 @@ from commsched.models import AlphaBeta, evaluate
 from commsched.models.errors import ExtrapolationWarning
 from commsched.models.step import Collective, Compute
 from commsched.models.timeline import Timeline
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 from commsched.problems.recorded import RecordedGraph
 
 

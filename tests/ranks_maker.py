@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commsched.models.step import Collective, Compute, Gradient
-from commsched.problems.ranks_input import RankRecording
+from commsched.problems.ranks.ranks_input import RankRecording
 from commsched.problems.recorded import (
     Check,
     ImportReport,

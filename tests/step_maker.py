@@ -12,8 +12,8 @@ from commsched.optimizer import Status, optimize
 from commsched.optimizer.bounds import closed_form_bound
 from commsched.optimizer.rules.each import one_each
 from commsched.problems import problem_to_bytes
-from commsched.problems.layers import Layer, LayerProfile, Tensor
 from commsched.problems.problem_file import problem_from_bytes
+from commsched.problems.steps.layers import Layer, LayerProfile, Tensor
 
 SIZES = (1, 2, 3, 5, 8)
 TIMES = (0, 1, 4, 9, 20)

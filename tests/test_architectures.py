@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commsched.models import InputError
-from commsched.problems.architectures import MODELS, estimated_gradients, parameters
+from commsched.problems.estimates.architectures import MODELS, estimated_gradients, parameters
 
 # Parameters as published: torchvision (ResNet-50, VGG-16), Hugging Face (BERT-large with pooler,
 # GPT-2 XL), Meta (Llama-3-8B and 70B). Multiply-adds a sample: torchvision's table (4.09 and 15.47 G).

@@ -17,11 +17,11 @@ from strategies import PROPERTY
 
 import commsched
 from commsched.models import AlphaBeta, Bucket, Collective, Compute, InputError, Plan
-from commsched.problems.astra_rows import POLICIES, parse_workload
-from commsched.problems.astra_workload import READER
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedGraph, RecordedStep
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
+from commsched.problems.workloads.astra_rows import POLICIES, parse_workload
+from commsched.problems.workloads.astra_workload import READER
 
 COST = AlphaBeta(7, 2)
 KINDS = {

@@ -14,11 +14,11 @@ from shared_files import shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
-from commsched.problems import bench_logs, bench_result
-from commsched.problems.bench_kinds import FACTORS, Ratio, operation_named, ratio_of
-from commsched.problems.bench_lines import Unprefixer
-from commsched.problems.bench_logs import BenchmarkLog, BenchmarkTable, read_benchmark_log
-from commsched.problems.bench_tables import columns_of, parse_row
+from commsched.problems.bench import bench_logs, bench_result
+from commsched.problems.bench.bench_kinds import FACTORS, Ratio, operation_named, ratio_of
+from commsched.problems.bench.bench_lines import Unprefixer
+from commsched.problems.bench.bench_logs import BenchmarkLog, BenchmarkTable, read_benchmark_log
+from commsched.problems.bench.bench_tables import columns_of, parse_row
 
 SIZES = [0, 8, 4096, 1048576, 33554432, 1073741824]
 EXPECTED = [(size, 20.0 + size / 200000) for size in SIZES[1:]]

@@ -12,9 +12,9 @@ from shared_files import shared_data
 
 from commsched.models import InputError
 from commsched.problems import RecordedLaunch
-from commsched.problems.bench_launches import tables_of_launches
-from commsched.problems.bench_logs import read_benchmark_log
-from commsched.problems.bench_result import BenchmarkLog, BenchmarkTable
+from commsched.problems.bench.bench_launches import tables_of_launches
+from commsched.problems.bench.bench_logs import read_benchmark_log
+from commsched.problems.bench.bench_result import BenchmarkLog, BenchmarkTable
 
 
 @pytest.fixture

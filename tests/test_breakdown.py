@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from shared_files import shared_data
 
 from commsched.models.errors import InputError
-from commsched.problems.breakdown import Activity, Sort, break_down, collective_runs
-from commsched.problems.breakdown_trace import read_device_work
-from commsched.problems.source import Source
+from commsched.problems.breakdown.breakdown import Activity, Sort, break_down, collective_runs
+from commsched.problems.breakdown.breakdown_trace import read_device_work
+from commsched.problems.sources.source import Source
 
 ACTIVITIES = st.lists(
     st.builds(

@@ -14,12 +14,12 @@ import pytest
 from shared_files import SHARED, shared_data
 
 from commsched.models import Collective, Compute, InputError
-from commsched.problems.chakra_nodes import nodes_from_bytes
-from commsched.problems.chakra_trace import READER, read_nodes
-from commsched.problems.chakra_wire import WireError, fields, messages
+from commsched.problems.chakra.chakra_nodes import nodes_from_bytes
+from commsched.problems.chakra.chakra_trace import READER, read_nodes
+from commsched.problems.chakra.chakra_wire import WireError, fields, messages
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedGraph
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
 
 # --- writing -----------------------------------------------------------------------------------
 

@@ -17,14 +17,14 @@ from shared_files import SHARED, shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
-from commsched.problems.chrome_trace import (
+from commsched.problems.profiler.chrome_trace import (
     INCOMPLETE,
     Event,
     ns_from_trace_us,
     read_chrome_trace,
 )
-from commsched.problems.source import Source, sources
-from commsched.problems.trace_stream import stream_events
+from commsched.problems.profiler.trace_stream import stream_events
+from commsched.problems.sources.source import Source, sources
 
 EVENTS = [
     {"ph": "X", "cat": "cpu_op", "name": f"op{k}", "pid": 1, "tid": 2, "ts": k, "dur": 1,

@@ -11,10 +11,10 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import AlphaBeta, InputError
-from commsched.problems.ddp_logging import READER
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedStep
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
+from commsched.problems.workloads.ddp_logging import READER
 
 COST = {("dp", "allreduce"): AlphaBeta(30, 10)}
 BUNDLED = Path(__file__).parents[1] / "problems" / "data" / "transformer_ddp_gloo_logging.json"

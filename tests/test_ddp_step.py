@@ -10,10 +10,10 @@ from strategies import random_valid_plan
 
 from commsched.models import AlphaBeta, Bucket, Collective, Gradient, InputError, Plan, evaluate
 from commsched.optimizer import optimize
-from commsched.problems.builders import gradient_problem
-from commsched.problems.ddp_step import ddp_step
-from commsched.problems.layer_models import estimated_profile
-from commsched.problems.layers import Layer, LayerProfile, Tensor
+from commsched.problems.steps.builders import gradient_problem
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.layer_models import estimated_profile
+from commsched.problems.steps.layers import Layer, LayerProfile, Tensor
 
 UNIT = AlphaBeta(0.002, 1)
 """Two nanoseconds and one for each byte."""

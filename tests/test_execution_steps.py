@@ -13,12 +13,12 @@ import pytest
 from shared_files import SHARED, shared_data
 
 from commsched.models import InputError, Plan
-from commsched.problems.execution_collectives import read_collectives
-from commsched.problems.execution_steps import READER
-from commsched.problems.execution_trace import ACCUMULATE
+from commsched.problems.execution.execution_collectives import read_collectives
+from commsched.problems.execution.execution_steps import READER
+from commsched.problems.execution.execution_trace import ACCUMULATE
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedStep
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
 
 ROOT = "[pytorch|profiler|execution_trace|thread]"
 

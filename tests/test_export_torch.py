@@ -18,8 +18,8 @@ from commsched.export import export  # noqa: E402
 from commsched.models import AlphaBeta, Gradient, GradientProblem, Plan  # noqa: E402
 from commsched.optimizer import optimize  # noqa: E402
 from commsched.optimizer.rules.fsdp_default import fsdp_default  # noqa: E402
-from commsched.problems.fsdp_step import fsdp_step  # noqa: E402
-from commsched.problems.layers import Layer, LayerProfile  # noqa: E402
+from commsched.problems.steps.fsdp_step import fsdp_step  # noqa: E402
+from commsched.problems.steps.layers import Layer, LayerProfile  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

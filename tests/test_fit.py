@@ -27,7 +27,7 @@ from commsched.models.fit import (
     worst_fall,
 )
 from commsched.models.fit_quality import error_ranges, half_bandwidth_bytes
-from commsched.problems.bench_logs import read_benchmark_log
+from commsched.problems.bench.bench_logs import read_benchmark_log
 from commsched.problems.cost_rows import row_from_curve
 
 MIB = 1024 * 1024

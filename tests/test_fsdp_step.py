@@ -24,10 +24,10 @@ from commsched.models import (
 from commsched.models.timeline import play
 from commsched.optimizer import Status, optimize
 from commsched.optimizer.rules.fsdp_default import fsdp_default
-from commsched.problems.ddp_step import ddp_step
-from commsched.problems.fsdp_step import FSDP2_PREFETCH, fsdp_step
-from commsched.problems.layer_models import estimated_profile
-from commsched.problems.layers import Layer, LayerProfile
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.fsdp_step import FSDP2_PREFETCH, fsdp_step
+from commsched.problems.steps.layer_models import estimated_profile
+from commsched.problems.steps.layers import Layer, LayerProfile
 
 UNIT = AlphaBeta(0.002, 1)
 """Two nanoseconds and one for each byte."""

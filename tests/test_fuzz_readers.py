@@ -21,7 +21,7 @@ from commsched.models import AlphaBeta, InputError
 from commsched.models.errors import MAX_MESSAGE
 from commsched.models.timeline import play
 from commsched.problems import Network, ReadOptions, read_recording
-from commsched.problems.bench_logs import read_benchmark_log
+from commsched.problems.bench.bench_logs import read_benchmark_log
 from commsched.problems.cost_rows import read_network
 
 BUNDLED = Path(commsched.__file__).parent / "problems" / "data"

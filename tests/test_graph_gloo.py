@@ -11,7 +11,7 @@ from graph_checks import before, collectives, computes, evidence, failed, notes,
 from trace_maker import GLOO, GLOO_OLD, Maker, write_trace
 
 from commsched.models import InputError
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 
 OPS = {
     "allreduce": ("c10d::allreduce_", "gloo:all_reduce"),

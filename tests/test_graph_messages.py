@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from commsched.models.collectives import KINDS
-from commsched.problems.chrome_trace import Event, Op
-from commsched.problems.graph_calls import Call
-from commsched.problems.graph_groups import find_groups
-from commsched.problems.graph_messages import Message, message_of_op
+from commsched.problems.profiler.chrome_trace import Event, Op
+from commsched.problems.profiler.graph_calls import Call
+from commsched.problems.profiler.graph_groups import find_groups
+from commsched.problems.profiler.graph_messages import Message, message_of_op
 
 
 def op(name: str, **args) -> Op:

@@ -25,7 +25,7 @@ from trace_maker import NEW, STYLES, Maker, write_trace
 
 from commsched.models import InputError
 from commsched.models.errors import CycleError
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 from commsched.problems.recorded import RecordedGraph, RecordedStep
 
 NOTE = "user_annotation"
@@ -439,7 +439,7 @@ def test_contradicting_times_are_refused(tmp_path, monkeypatch):
     def circle(*_):
         raise CycleError("tasks wait for each other in a circle: a -> b -> a", ["a", "b", "a"])
 
-    monkeypatch.setattr("commsched.problems.graph_trace.replay", circle)
+    monkeypatch.setattr("commsched.problems.profiler.graph_trace.replay", circle)
     message = refused(made(moe(1)).write(tmp_path / "t"))
     assert "ProfilerStep#3: the recorded times contradict each other: tasks wait" in message
 

@@ -14,9 +14,9 @@ from shared_files import shared_data
 from trace_checks import refused
 
 from commsched.models import InputError
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 from commsched.problems.recorded import RecordedGraph, RecordedStep
-from commsched.problems.source import sources
+from commsched.problems.sources.source import sources
 
 pytestmark = pytest.mark.shared
 

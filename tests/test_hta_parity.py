@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from shared_files import shared_data
 
-from commsched.problems.breakdown import Activity, DeviceWork, Sort, break_down
-from commsched.problems.breakdown_trace import read_device_work
+from commsched.problems.breakdown.breakdown import Activity, DeviceWork, Sort, break_down
+from commsched.problems.breakdown.breakdown_trace import read_device_work
 
 # HTA and pandas warn of their own affairs.
 pytestmark = pytest.mark.filterwarnings("ignore")

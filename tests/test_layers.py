@@ -8,9 +8,9 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import InputError
-from commsched.problems.experts import EXPERTS, Experts, all_to_all_bytes, estimated_experts
-from commsched.problems.layer_models import PROFILED, estimated_profile, measured_profile
-from commsched.problems.layers import Layer, LayerProfile, Tensor, check_profile
+from commsched.problems.steps.experts import EXPERTS, Experts, all_to_all_bytes, estimated_experts
+from commsched.problems.steps.layer_models import PROFILED, estimated_profile, measured_profile
+from commsched.problems.steps.layers import Layer, LayerProfile, Tensor, check_profile
 
 # Tensors and parameters: torchvision (DenseNet-121), Hugging Face (GPT-2, Mixtral 8x7B); for GNMT
 # PipeDream's profile of gnmt_large has 1110.9 MB in float32.

@@ -18,17 +18,17 @@ from commsched.models import InputError, Plan, evaluate
 from commsched.optimizer import optimize
 from commsched.optimizer.rules.fsdp_default import fsdp_default
 from commsched.problems import problem_digest, read_problem, write_problem
-from commsched.problems.architectures import parameters
-from commsched.problems.bench_logs import read_benchmark_log
-from commsched.problems.hardware import (
+from commsched.problems.bench.bench_logs import read_benchmark_log
+from commsched.problems.estimates.architectures import parameters
+from commsched.problems.estimates.hardware import (
     ACCELERATORS,
     FABRICS,
     NODE,
     network_cost,
     network_names,
 )
-from commsched.problems.library import FORMS, NAMES, RECORDED, make, parse_name
-from commsched.problems.library_models import SETTINGS
+from commsched.problems.estimates.library import FORMS, NAMES, RECORDED, make, parse_name
+from commsched.problems.estimates.library_models import SETTINGS
 from commsched.process import run
 
 KNOWN = {"data sheet", "published", "measured", "assumed"}

@@ -11,14 +11,15 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import AlphaBeta, InputError
-from commsched.problems import astra_workload, ddp_logging, pipedream_profile, read_recording
-from commsched.problems.architectures import MODELS, parameters
-from commsched.problems.model_config import READER, model_parameters
-from commsched.problems.model_layers import Config, Parameter, listed, with_head
-from commsched.problems.model_tensors import read_model_tensors
+from commsched.problems import read_recording
+from commsched.problems.estimates.architectures import MODELS, parameters
+from commsched.problems.estimates.model_config import READER, model_parameters
+from commsched.problems.estimates.model_layers import Config, Parameter, listed, with_head
+from commsched.problems.estimates.model_tensors import read_model_tensors
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedStep
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
+from commsched.problems.workloads import astra_workload, ddp_logging, pipedream_profile
 
 COST = {("dp", "allreduce"): AlphaBeta(30, 10)}
 

@@ -10,9 +10,9 @@ from strategies import random_valid_plan
 
 from commsched.models import AlphaBeta, Collective, Compute, InputError, Plan, evaluate
 from commsched.optimizer import Status, optimize
-from commsched.problems.experts import Experts, estimated_experts
-from commsched.problems.layers import Layer, LayerProfile
-from commsched.problems.moe_step import moe_step, moe_steps
+from commsched.problems.steps.experts import Experts, estimated_experts
+from commsched.problems.steps.layers import Layer, LayerProfile
+from commsched.problems.steps.moe_step import moe_step, moe_steps
 
 UNIT = AlphaBeta(0.002, 1)
 """Two nanoseconds and one for each byte."""

@@ -12,14 +12,14 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import AlphaBeta, Collective, Compute, InputError
-from commsched.problems import nsight_db, nsight_sqlite
-from commsched.problems.breakdown import Sort, break_down
-from commsched.problems.nsight_graph import READER
-from commsched.problems.nsight_sqlite import read_nsight
-from commsched.problems.nsight_work import read_nsight_work
+from commsched.problems.breakdown.breakdown import Sort, break_down
+from commsched.problems.nsight import nsight_db, nsight_sqlite
+from commsched.problems.nsight.nsight_graph import READER
+from commsched.problems.nsight.nsight_sqlite import read_nsight
+from commsched.problems.nsight.nsight_work import read_nsight_work
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedGraph
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
 
 PROCESS = 5 << 24
 KERNEL_COLUMNS = (

@@ -10,10 +10,10 @@ import pytest
 from shared_files import shared_data
 
 from commsched.models import AlphaBeta, InputError
-from commsched.problems.pipedream_profile import READER
 from commsched.problems.readers import ReadOptions
 from commsched.problems.recorded import RecordedStep
-from commsched.problems.source import Source
+from commsched.problems.sources.source import Source
+from commsched.problems.workloads.pipedream_profile import READER
 
 COST = {("dp", "allreduce"): AlphaBeta(30, 10)}
 # In the file's order, which is not the order of execution.

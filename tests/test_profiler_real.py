@@ -12,7 +12,7 @@ from shared_files import SHARED, shared_data
 from trace_checks import failed, refused
 
 from commsched.models import InputError
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 from commsched.problems.recorded import RecordedStep
 
 RESNET50 = [2049000, 7875584, 6563840, 6637568, 2431040]

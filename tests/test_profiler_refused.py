@@ -14,11 +14,11 @@ from trace_checks import ENDS, SHAPES, check_step, failed, made, refused
 from trace_maker import AG, GLOO, NEW, OUTER, STYLES, Maker, Style, write_trace
 
 from commsched.models import InputError
-from commsched.problems.execution_trace import is_execution_trace, read_gradient_sizes
-from commsched.problems.profiler_reader import recognises
-from commsched.problems.profiler_trace import read_profiler_trace
-from commsched.problems.trace_dtypes import shape_of
-from commsched.problems.trace_events import collective_kind
+from commsched.problems.execution.execution_trace import is_execution_trace, read_gradient_sizes
+from commsched.problems.profiler.profiler_reader import recognises
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.trace_dtypes import shape_of
+from commsched.problems.profiler.trace_events import collective_kind
 
 
 def test_damage_is_mended_and_said(tmp_path):

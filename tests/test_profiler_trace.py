@@ -13,7 +13,7 @@ from trace_checks import ENDS, SHAPES, check_step, failed, made, refused
 from trace_maker import AG, GLOO, NEW, OUTER, STYLES, Maker, write_trace
 
 from commsched.models import AlphaBeta, evaluate
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)

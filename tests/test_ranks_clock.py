@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.models.units import MAX_NS
-from commsched.problems.ranks_clock import align
+from commsched.problems.ranks.ranks_clock import align
 
 
 def job(rng: random.Random, ranks: int, count: int, *, partial: bool = False):

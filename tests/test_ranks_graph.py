@@ -16,7 +16,7 @@ from shared_files import shared_data
 from commsched.models import AlphaBeta, InputError, evaluate
 from commsched.models.plan import Bucket, Plan
 from commsched.models.step import Collective, Compute
-from commsched.problems.ranks_merge import OwnDuration, merge_ranks, own_durations
+from commsched.problems.ranks.ranks_merge import OwnDuration, merge_ranks, own_durations
 from commsched.problems.recorded import RecordedGraph
 
 COST = {("dp", "allreduce"): AlphaBeta(0, 1)}  # One byte takes one nanosecond.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ranks_maker import rank, step
 
 from commsched.models import InputError
-from commsched.problems.ranks_input import number_ranks, numbers_text, rank_in_name, title
+from commsched.problems.ranks.ranks_input import number_ranks, numbers_text, rank_in_name, title
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from shared_files import shared_data
 
 from commsched.models import AlphaBeta, InputError
 from commsched.models.step import Gradient
-from commsched.problems.profiler_trace import read_profiler_trace
-from commsched.problems.ranks_merge import OwnDuration, merge_ranks, own_durations
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
+from commsched.problems.ranks.ranks_merge import OwnDuration, merge_ranks, own_durations
 from commsched.problems.recorded import Check
 
 BUNDLED = Path(__file__).resolve().parents[1] / "problems" / "data"

@@ -18,7 +18,7 @@ import commsched
 from commsched.models import AlphaBeta, InputError
 from commsched.problems import ReadOptions, RecordedGraph, RecordedStep, load, read_recording
 from commsched.problems.registry import READERS
-from commsched.problems.source import sources
+from commsched.problems.sources.source import sources
 
 DATA = Path(commsched.__file__).parent / "problems" / "data"
 RANKS = [DATA / f"transformer_ddp_gloo_rank{k}.json.gz" for k in (0, 1)]

@@ -25,7 +25,7 @@ from commsched.models import (
 from commsched.models.timeline import play
 from commsched.models.units import MIB
 from commsched.optimizer import RULES, ddp, no_overlap, one_bucket, one_each
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 
 # Parameters of torchvision's resnet18 in registration order, as numbers of elements.
 _BASIC = [

@@ -26,9 +26,9 @@ from shared_files import shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
-from commsched.problems import tar_archive, trace_bytes, zip_archive
-from commsched.problems.chrome_trace import read_chrome_trace
-from commsched.problems.source import START_BYTES, Source, sources
+from commsched.problems.profiler.chrome_trace import read_chrome_trace
+from commsched.problems.sources import tar_archive, trace_bytes, zip_archive
+from commsched.problems.sources.source import START_BYTES, Source, sources
 
 FILES = {
     "run/rank10.json": b'{"rank": 10}',
@@ -258,7 +258,7 @@ def test_the_files_one_level_down(tmp_path):
 def test_an_empty_folder_and_a_folder_of_too_many(tmp_path, monkeypatch):
     """Both are refused in one line."""
     assert "holds no files" in refusal(tmp_path)
-    monkeypatch.setattr("commsched.problems.source.MAX_MEMBERS", 3)
+    monkeypatch.setattr("commsched.problems.sources.source.MAX_MEMBERS", 3)
     for k in range(4):
         write(tmp_path / str(k), b"x")
     assert "more than 3 files" in refusal(tmp_path)

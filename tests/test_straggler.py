@@ -10,8 +10,8 @@ from shared_files import SHARED, shared_data
 
 from commsched.models import InputError
 from commsched.problems.readers import ReadOptions
-from commsched.problems.source import Source
-from commsched.problems.straggler_timeline import READER
+from commsched.problems.sources.source import Source
+from commsched.problems.workloads.straggler_timeline import READER
 
 
 def event(cat: str, step: int = 3, **fields) -> dict:

@@ -27,8 +27,8 @@ from commsched.models import AlphaBeta, Bucket, InputError, Plan  # noqa: E402
 from commsched.models.errors import NotApplicableError  # noqa: E402
 from commsched.models.units import MIB  # noqa: E402
 from commsched.problems import problem_digest  # noqa: E402
-from commsched.problems.fsdp_step import fsdp_step  # noqa: E402
-from commsched.problems.layers import Layer, LayerProfile  # noqa: E402
+from commsched.problems.steps.fsdp_step import fsdp_step  # noqa: E402
+from commsched.problems.steps.layers import Layer, LayerProfile  # noqa: E402
 from commsched.torch import EmulatedLink, ddp_kwargs, fully_shard_plan, tune  # noqa: E402
 from commsched.torch import link as link_module  # noqa: E402
 from commsched.torch import running as running_module  # noqa: E402

@@ -25,9 +25,9 @@ from commsched.models import (
     Together,
     evaluate,
 )
-from commsched.problems.ddp_step import ddp_step
-from commsched.problems.layer_models import estimated_profile
-from commsched.problems.two_level import two_level
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.layer_models import estimated_profile
+from commsched.problems.steps.two_level import two_level
 
 UNIT = AlphaBeta(0.002, 1)
 """Two nanoseconds and one for each byte."""

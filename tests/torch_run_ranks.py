@@ -27,8 +27,8 @@ import commsched
 from commsched.export import ExportOptions, export
 from commsched.models import AlphaBeta, Plan, evaluate
 from commsched.models.errors import CommschedError
-from commsched.problems.fsdp_step import fsdp_step
-from commsched.problems.layers import Layer, LayerProfile
+from commsched.problems.steps.fsdp_step import fsdp_step
+from commsched.problems.steps.layers import Layer, LayerProfile
 from commsched.torch import EmulatedLink, capture, check, ddp_kwargs, fully_shard_plan, tune
 from commsched.torch.buckets import read_ddp_log
 

@@ -8,7 +8,7 @@ import pytest
 from trace_maker import NEW, Maker, Style, Truth, write_trace
 
 from commsched.models import InputError, Plan
-from commsched.problems.profiler_trace import read_profiler_trace
+from commsched.problems.profiler.profiler_trace import read_profiler_trace
 from commsched.problems.recorded import RecordedStep
 
 SHAPES = [(1000,), (1000, 512), (64, 3, 7, 7), (), (256, 128)]

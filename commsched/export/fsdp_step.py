@@ -103,7 +103,7 @@ def sharded_step(source: ExportSource) -> ShardedStep:
     Raises
     ------
     NotApplicableError
-        If the problem is not one of :func:`commsched.problems.fsdp_step.fsdp_step`, or the plan
+        If the problem is not one of :func:`commsched.problems.steps.fsdp_step.fsdp_step`, or the plan
         groups the passes differently.
     """
     problem = source.problem

@@ -57,7 +57,7 @@ def fully_shard_plan(
     """Apply a plan of a sharded step to a model with ``fully_shard``, in place.
 
     Each group of layers becomes one ``fully_shard`` call, and the model itself the last one. The
-    layers of the problem (:func:`commsched.problems.fsdp_step.fsdp_step`) must have the names of
+    layers of the problem (:func:`commsched.problems.steps.fsdp_step.fsdp_step`) must have the names of
     the model's modules. A plan of gradients that are named by the model's parameters does, too:
     its buckets must be whole modules, and nothing is said about prefetching.
 

@@ -23,7 +23,7 @@ def fsdp_default(problem: Problem) -> Plan:
     wait for comes earlier; after the task: the scatters that need nothing later. How far ahead a
     gather runs follows from the problem: for FSDP2 itself build it with ``units="layers"``,
     ``prefetch=FSDP2_PREFETCH`` and ``scatter_buffers=1``
-    (:func:`~commsched.problems.fsdp_step.fsdp_step`).
+    (:func:`~commsched.problems.steps.fsdp_step.fsdp_step`).
 
     It has no parameter. All-reduces across replicas (HSDP) are not formed.
 
@@ -41,8 +41,8 @@ def fsdp_default(problem: Problem) -> Plan:
     Examples
     --------
     >>> from commsched.models import AlphaBeta
-    >>> from commsched.problems.fsdp_step import fsdp_step
-    >>> from commsched.problems.layers import Layer, LayerProfile
+    >>> from commsched.problems.steps.fsdp_step import fsdp_step
+    >>> from commsched.problems.steps.layers import Layer, LayerProfile
     >>> profile = LayerProfile(tuple(Layer(name, 10, 20, 8) for name in "abc"))
     >>> costs = {"all_gather": AlphaBeta(1, 1), "reduce_scatter": AlphaBeta(1, 1)}
     >>> [bucket.names[0] for bucket in fsdp_default(fsdp_step(profile, costs)).buckets][3:]

@@ -1,0 +1,1 @@
+"""Where a recording's time went."""

@@ -1,0 +1,1 @@
+"""Steps from architectures and hardware figures, where nothing was measured."""

@@ -1,0 +1,1 @@
+"""PyTorch execution traces: sizes and order without times."""

@@ -1,0 +1,1 @@
+"""PyTorch profiler traces: loading, sorting, DDP steps, step graphs."""

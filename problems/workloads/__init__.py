@@ -1,0 +1,1 @@
+"""Layer profiles, workloads and logging data of other tools."""
