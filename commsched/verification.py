@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from commsched.documents import settings_document, timeline_document
 from commsched.models import Problem, Timeline, evaluate
-from commsched.models.coverage import is_in_order
+from commsched.models.coverage import is_fifo, is_in_order
 from commsched.models.errors import PlanError
 from commsched.models.units import NS_PER_US, exact_at_least_zero, format_ns, us_from_ns
 from commsched.optimizer.deadlines import deadline_plan, why_no_deadlines
@@ -71,6 +71,10 @@ def verify(problem: Problem, file: PlanFile, path: str | Path) -> list[str]:
     if file.scope == "in-order" and not is_in_order(problem, plan):
         what = "splits collectives" if plan.splits else "is not contiguous in ready order"
         raise PlanError(f"{path}: scope is 'in-order', but the plan {what}")
+    if file.scope == "fifo" and not is_fifo(timeline):
+        raise PlanError(
+            f"{path}: scope is 'fifo', but a launch runs before one that was ready first"
+        )
     bound, bound_text = _check_bound(problem, file, timeline, path)
     expected = timeline_document(problem, timeline) | settings_document(problem, plan)
     if bound is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain, islice, repeat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from commsched.models.errors import PlanError
 from commsched.models.plan import Chunk, Plan
 from commsched.models.problem import Problem
 from commsched.models.step import FusionKey
+
+if TYPE_CHECKING:
+    from commsched.models.timeline import Timeline
 
 
 def is_in_order(problem: Problem, plan: Plan) -> bool:
@@ -32,6 +35,16 @@ def is_in_order(problem: Problem, plan: Plan) -> bool:
         key = problem.keys[positions[0]]
         launched.setdefault(key, []).extend(sorted(positions, key=rank.__getitem__))
     return launched == problem.chains
+
+
+def is_fifo(timeline: Timeline) -> bool:
+    """Return whether every channel ran its launches in the order in which they were ready."""
+    latest: dict[str, int] = {}
+    for launch in timeline.launches:
+        if launch.ready_ns < latest.get(launch.channel, 0):
+            return False
+        latest[launch.channel] = launch.ready_ns
+    return True
 
 
 class Members(NamedTuple):

@@ -57,8 +57,10 @@ def why_not_exact(problem: Problem, scope: Scope) -> str | None:
         return "tasks wait for collectives"
     for channel, keys in _keys_of_channel(problem).items():
         curved = [key for key in keys if problem.cost(key).affine is None]
-        if scope == "any" and curved:
-            return f"the cost of {curved[0].kind} is not affine and the scope is any"
+        if scope != "in-order" and curved:
+            return f"the cost of {curved[0].kind} is not affine and the scope is {scope}"
+        if scope == "fifo" and len(keys) > 1:
+            return f"several fusion keys on channel {channel!r} and the scope is fifo"
         if (curved or len(keys) > 1) and not is_small_enough(
             [len(problem.chains[key]) for key in keys]
         ):
@@ -128,14 +130,14 @@ class _Channel:
             return
         self.inputs = [Chain(r, s, c) for r, s, c in zip(ready, sizes, curves, strict=True)]
         self.scale = 1
-        if scope == "any" and rounds:
+        if scope != "in-order" and rounds:
             scaled, scale = unrounded(self.inputs)
             if not whole_ns:
                 self.inputs, self.scale = scaled, scale
             self.least_end_ns = -(-earliest_end(scaled) // scale)
         self.found = best_prefix_plan(self.inputs)
         self.end_ns = -(-self.found.end_ns // self.scale)
-        if scope != "any" or not rounds:
+        if scope == "in-order" or not rounds:
             self.least_end_ns = self.end_ns
 
     def buckets(self, deadline_ns: int) -> list[Bucket]:

@@ -11,14 +11,15 @@ from typing import Literal
 from commsched.models import Plan, Problem, Timeline, evaluate
 from commsched.models.errors import InputError, SolverError
 
-Scope = Literal["in-order", "any"]
+Scope = Literal["in-order", "fifo", "any"]
 """Which plans count.
 
 ``in-order``: within a fusion key, buckets are contiguous in ready order and are launched in that
-order (what DDP can run); launches of different keys may interleave freely. ``any``: every
-partition, every order.
+order (what DDP can run); launches of different keys may interleave freely. ``fifo``: every partition,
+but a channel runs its launches in the order in which they become ready, as a queue does. ``any``:
+every partition, every order.
 """
-SCOPES: tuple[Scope, ...] = ("in-order", "any")
+SCOPES: tuple[Scope, ...] = ("in-order", "fifo", "any")
 
 
 def check_scope(scope: str) -> Scope:

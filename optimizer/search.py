@@ -19,7 +19,7 @@ from commsched.optimizer.incumbent import Incumbent, Progress
 from commsched.optimizer.launch_bound import launch_bound
 from commsched.optimizer.priorities import PrioritySearch, why_no_priorities
 from commsched.optimizer.result import Bound, Result, Scope, Status
-from commsched.optimizer.starting import start
+from commsched.optimizer.starting import in_scope, start
 from commsched.optimizer.subsets import MAX_JOBS
 from commsched.optimizer.two_sided import two_sided_bound
 
@@ -165,7 +165,8 @@ class Search:
                     "is exact"
                 )
                 return True
-        known.offer(found.plan, "recurrence")
+        if in_scope(self.problem, found.plan, self.scope):
+            known.offer(found.plan, "recurrence")
         return False
 
     def _raise_bounds(self) -> None:
@@ -213,14 +214,18 @@ class Search:
             options.within,
             known.report if options.progress else None,
         )
-        build = InOrderModel if self.scope == "in-order" else AnyOrderModel
+        model: InOrderModel | AnyOrderModel
         try:
-            model = build(problem, known.plan, known.bound.ns)
+            if self.scope == "in-order":
+                model = InOrderModel(problem, known.plan, known.bound.ns)
+            else:
+                fifo = self.scope == "fifo"
+                model = AnyOrderModel(problem, known.plan, known.bound.ns, fifo=fifo)
         except NotApplicableError as error:
             if self.method == "cpsat":
                 raise
             self.reason += f"; {error}"
-            if known.plan is not None and self._has("windows"):
+            if known.plan is not None and self._has("windows") and self.scope != "fifo":
                 self.interrupted = improve_by_windows(known, budget, self.statistics)
             return
 

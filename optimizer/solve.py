@@ -43,7 +43,8 @@ def optimize(
     problem
         The step.
     scope
-        ``"in-order"`` (buckets contiguous in ready order, what DDP can run) or ``"any"``.
+        ``"in-order"`` (buckets contiguous in ready order, what DDP can run), ``"fifo"`` (any buckets,
+        launched in the order in which they become ready) or ``"any"``.
     method
         ``"auto"`` takes an exact recurrence where the problem's class allows it, and elsewhere
         searches until plan and bound meet; ``"recurrence"`` and ``"cpsat"`` insist.
@@ -115,7 +116,7 @@ def _by_recurrence(problem: Problem, scope: Scope, started: float, within: float
     found = exact_plan(problem, scope)
     timeline = evaluate(problem, found.plan)
     status = proved_status(timeline, found.bound)
-    if status is not Status.OPTIMAL and scope == "any":
+    if status is not Status.OPTIMAL and scope != "in-order":
         found = exact_plan(problem, scope, whole_ns=False)
         timeline = evaluate(problem, found.plan)
         status = proved_status(timeline, found.bound)
@@ -131,7 +132,7 @@ def _by_recurrence(problem: Problem, scope: Scope, started: float, within: float
     rounds = any(piece is None or piece.scale > 1 for piece in affine)
     if not found.fewest:
         reason += "; the number of launches is not proved least"
-    elif rounds and (scope == "any" or found.linear):
+    elif rounds and (scope != "in-order" or found.linear):
         reason += "; the number of launches is least up to rounding"
     plan = found.plan
     if within:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from commsched.models import Compute, Plan, Problem, Task
+from commsched.models.coverage import is_fifo
 from commsched.models.errors import DeadlockError, NotApplicableError
 from commsched.models.knob import Knob
+from commsched.models.timeline import play
 from commsched.optimizer.exact import exact_plan, why_not_exact
 from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.registry import RULES, KnobOf
@@ -27,7 +29,7 @@ SETTINGS = 12
 
 
 def in_scope(problem: Problem, plan: Plan, scope: Scope) -> bool:
-    """Return whether a plan counts: without chunks and, in-order, contiguous and in ready order.
+    """Return whether a plan counts: it has no chunks, and its buckets and order are of the scope.
 
     Examples
     --------
@@ -40,6 +42,11 @@ def in_scope(problem: Problem, plan: Plan, scope: Scope) -> bool:
         return False
     if scope == "any":
         return True
+    if scope == "fifo":
+        try:
+            return is_fifo(play(problem, plan))
+        except DeadlockError:
+            return False
     sent = dict.fromkeys(problem.chains, 0)
     for bucket in plan.buckets:
         positions = {problem.index[name] for name in bucket.names}
@@ -73,8 +80,9 @@ def start(incumbent: Incumbent, until: float, *, quick: bool = False) -> None:
             plan = make(problem)
         except (NotApplicableError, DeadlockError):
             continue
+        plan = plan if problem.limits else _without_holds(plan)
         if in_scope(problem, plan, incumbent.scope):
-            incumbent.offer(_without_holds(plan) if not problem.limits else plan, f"rule {name}")
+            incumbent.offer(plan, f"rule {name}")
 
 
 def _all_rules() -> Iterator[tuple[str, Callable[[Problem], Plan]]]:
@@ -116,6 +124,27 @@ def best_known(problem: Problem, scope: Scope = "in-order") -> tuple[str, Plan] 
     return incumbent.method.removeprefix("rule "), incumbent.plan
 
 
+def first_come(problem: Problem) -> Plan:
+    """Return one launch a collective, on every channel the one that is ready first.
+
+    The order is that of the ready times that it leads to: it is found by running the plan until
+    the order of its launches and that of their ready times agree.
+
+    Raises
+    ------
+    NotApplicableError
+        If they never do.
+    """
+    plan = one_each(problem)
+    for _ in range(len(problem.names) + 2):
+        timeline = play(problem, plan)
+        if is_fifo(timeline):
+            return plan
+        launches = sorted(timeline.launches, key=lambda launch: launch.ready_ns)
+        plan = Plan.of(launch.names for launch in launches)
+    raise NotApplicableError("no order in which launches are ready was found")
+
+
 def _as_if_settled(problem: Problem) -> Plan:
     """Return the best in-order plan for the nominal ready times, which may move."""
     if problem.settled:
@@ -142,5 +171,6 @@ KNOWN: tuple[tuple[str, Callable[[Problem], Plan]], ...] = (
     ("one-bucket", one_bucket),
     ("no-overlap", no_overlap),
     ("fixed ready times", _as_if_settled),
+    ("first come, first served", first_come),
 )
 """What every search starts from: quick rules, each of scope in-order and without chunks."""

@@ -182,7 +182,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     buckets: list[BucketRow]
     orders: dict[str, list[str]] | UnsetType = UNSET
     problem: str | UnsetType = UNSET
-    scope: Literal["in-order", "any"] = "in-order"
+    scope: Literal["in-order", "fifo", "any"] = "in-order"
     status: Literal["optimal", "feasible"] | UnsetType = UNSET
     method: str | UnsetType = UNSET
     reason: str | UnsetType = UNSET

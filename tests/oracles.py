@@ -30,7 +30,7 @@ from commsched.models import (
     StepTable,
 )
 
-Scope = Literal["in-order", "any"]
+Scope = Literal["in-order", "fifo", "any"]
 
 # What a rank of a ring sends for each byte of the operation (nccl-tests, doc/PERFORMANCE.md).
 _WIRE = {
@@ -467,6 +467,14 @@ def keeps_limits(problem: Problem, plan: Plan, launches: Sequence[_Job]) -> bool
     return True
 
 
+def first_come_first_served(launches: Sequence[_Job]) -> bool:
+    """Return whether each channel's launches, in its order, were ready in that order."""
+    queues: dict[tuple[str, str], list[int]] = {}
+    for job in launches:
+        queues.setdefault(job.queue, []).append(job.ready)
+    return all(ready == sorted(ready) for ready in queues.values())
+
+
 def pools_hold(problem: Problem, plan: Plan, jobs: Sequence[_Job]) -> bool:
     """Return whether no pool is ever fuller than its limit, whoever filled it."""
     end: dict[str, int] = {}
@@ -527,6 +535,8 @@ def brute_force(problem: Problem, scope: Scope) -> Best:
         except Stuck:
             continue
         if not keeps_limits(problem, plan, launches):
+            continue
+        if scope == "fifo" and not first_come_first_served(launches):
             continue
         if not pools_hold(problem, plan, [*compute, *launches]):
             continue

@@ -20,10 +20,14 @@ from commsched.models import (
     Compute,
     Gradient,
     GradientProblem,
+    Hold,
     LeastBucketBytes,
     MostBucketBytes,
+    NotApplicableError,
+    PoolBytes,
     Problem,
 )
+from commsched.models.coverage import is_fifo
 from commsched.models.timeline import play
 from commsched.optimizer import Status, optimize
 
@@ -69,6 +73,49 @@ def test_the_best_plan_within_the_limits_or_proof_that_there_is_none(make, count
         assert result.bound.ns <= best.makespan, seed
     assert Status.OPTIMAL in seen
     assert Status.INFEASIBLE in seen or not both
+
+
+@pytest.mark.parametrize("make", [random_step, random_gradient_problem])
+def test_first_come_first_served_against_every_plan(make):
+    """Scope fifo: every partition, and launches in the order in which they are ready."""
+    methods = set()
+    for seed in range(120):
+        problem = make(random.Random(seed), 4)
+        result = optimize(problem, scope="fifo", time_limit_s=60, workers=2)
+        best = brute_force(problem, "fifo")
+        methods.add(result.method)
+        assert result.status == Status.OPTIMAL, seed
+        timeline = play(problem, result.plan)
+        assert is_fifo(timeline), seed
+        rounding = timeline.makespan_ns - result.bound.ns
+        assert best.makespan <= timeline.makespan_ns <= best.makespan + rounding, seed
+        assert result.bound.ns <= best.makespan, seed
+    assert "cpsat" in methods
+
+
+def test_scopes_are_nested_and_differ():
+    """An urgent collective that is ready late may overtake in scope any, and not in scope fifo."""
+    tasks = [
+        Compute("b1", 10),
+        Collective("large", 100, after=("b1",)),
+        Collective("middle", 100, after=("b1",)),
+        Compute("b0", 5),
+        Collective("urgent", 10, after=("b0",)),
+        Compute("next", 200, after=("urgent",)),
+    ]
+    problem = Problem(tasks, {("dp", "allreduce"): AlphaBeta(0.002, 1)})
+    ends = {s: optimize(problem, scope=s).makespan_ns for s in ("in-order", "fifo", "any")}
+    # The channel waits for the urgent one; the large ones hide behind what waits for it.
+    assert ends["any"] == 15 + 12 + 202
+    assert ends["fifo"] == ends["in-order"] > ends["any"]
+
+
+def test_first_come_first_served_does_not_go_with_limited_memory():
+    tasks = [Collective("a", 1, hold=Hold("p")), Compute("c", 1, after=("a",))]
+    costs = {("dp", "allreduce"): AlphaBeta(1, 1)}
+    problem = Problem(tasks, costs, limits=[PoolBytes("p", 5)])
+    with pytest.raises(NotApplicableError, match="fifo and limited pools"):
+        optimize(problem, scope="fifo", method="cpsat")
 
 
 def test_limits_that_exclude_each_other_have_no_plan():

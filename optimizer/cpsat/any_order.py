@@ -26,6 +26,7 @@ from commsched.optimizer.cpsat.base import (
     kept_buckets,
     longest_ns,
 )
+from commsched.optimizer.cpsat.fifo import Slot, add_fifo, check_fifo
 from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
 from commsched.optimizer.model_size import MAX_PAIRS, pairs, small_enough
 
@@ -170,6 +171,8 @@ class AnyOrderModel:
         A proved lower bound on the makespan.
     free
         If given, only the buckets of ``known`` change whose members are all in it.
+    fifo
+        Whether a channel runs its launches in the order in which they are ready.
 
     Raises
     ------
@@ -183,7 +186,11 @@ class AnyOrderModel:
         known: Plan | None,
         lower_ns: int,
         free: Collection[str] | None = None,
+        *,
+        fifo: bool = False,
     ) -> None:
+        if fifo:
+            check_fifo(problem)
         kept = kept_buckets(known, free)
         if not kept and not small_enough(problem):
             raise NotApplicableError(
@@ -198,10 +205,12 @@ class AnyOrderModel:
                 self.step.ends[name] = self.done(name)
         for variables in self.chains.values():
             variables.constrain()
-        self.step.add_dependencies(at_once=counts_ready(problem))
+        self.step.add_dependencies(at_once=fifo or counts_ready(problem))
         self.step.one_at_a_time({key: c.intervals for key, c in self.chains.items()})
         self._ready: dict[tuple[FusionKey, int], Any] = {}
         add_limits(self)
+        if fifo:
+            add_fifo(self)
         if known is not None:
             self._hint(known)
 
@@ -302,6 +311,14 @@ class AnyOrderModel:
                 ready = self._bucket_ready(key, b)
                 self.step.cp.add(time == ready).only_enforce_if(chain.carried[b, p])
         return time
+
+    def slots(self) -> list[Slot]:
+        """Return every possible launch."""
+        return [
+            Slot(key, c.carried[b, b], self._bucket_ready(key, b), c.start[b], c.end[b])
+            for key, c in self.chains.items()
+            for b in range(len(c.names))
+        ]
 
     def flights(self) -> Sequence[tuple[Any, Any, Any]]:
         """Return (ready, end, present) of each possible launch."""
