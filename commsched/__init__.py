@@ -22,7 +22,16 @@ from commsched.models import (
     Timeline,
     evaluate,
 )
-from commsched.optimizer import Comparison, Result, Status, compare, optimize, rule, tune
+from commsched.optimizer import (
+    Comparison,
+    Result,
+    Status,
+    compare,
+    optimize,
+    optimize_variants,
+    rule,
+    tune,
+)
 from commsched.problems import (
     Layer,
     LayerProfile,
@@ -66,6 +75,7 @@ __all__ = [
     "moe_step",
     "moe_steps",
     "optimize",
+    "optimize_variants",
     "read",
     "rule",
     "tune",

@@ -11,6 +11,7 @@ from commsched.optimizer.rules.no_overlap import no_overlap
 from commsched.optimizer.rules.one import one_bucket
 from commsched.optimizer.solve import METHODS, TIME_LIMIT_S, WORKERS, optimize
 from commsched.optimizer.tuning import KnobRange, Tuning, tune
+from commsched.optimizer.variants import Variants, optimize_variants
 
 __all__ = [
     "METHODS",
@@ -29,6 +30,7 @@ __all__ = [
     "Scope",
     "Status",
     "Tuning",
+    "Variants",
     "closed_form_bound",
     "compare",
     "conflict",
@@ -38,6 +40,7 @@ __all__ = [
     "one_bucket",
     "one_each",
     "optimize",
+    "optimize_variants",
     "rule",
     "tune",
     "verdict",
