@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from typing import NoReturn
 
 import networkx as nx
 
@@ -140,6 +141,10 @@ class Timeline:
         return peak_of((n.ready_ns, n.end_ns, n.bytes) for n in self.launches)
 
 
+Node = int | str
+"""A bucket's number, or the name of a compute task that waits."""
+
+
 def evaluate(problem: Problem, plan: Plan) -> Timeline:
     """Run a plan on a problem.
 
@@ -240,44 +245,41 @@ def _run(problem: Problem, plan: Plan, members: Members) -> tuple[list[Launch], 
     for number, positions in enumerate(members.positions):
         for k in positions:
             buckets_of.setdefault(problem.names[k], []).append(number)
-    nominal = problem.nominal.end_ns
-    dependencies: nx.DiGraph = nx.DiGraph()
-    dependencies.add_nodes_from(range(len(members.positions)))
-    earliest: dict[int | str, int] = {}
+    nominal, waiting = problem.nominal.end_ns, problem.waiting
+    pred = graph.pred
+    before: dict[Node, list[Node]] = {number: [] for number in range(len(members.positions))}
+    earliest: dict[Node, int] = {}
 
-    def depend(node: int | str, names: Iterable[str]) -> None:
-        for before in names:
-            if before in buckets_of:
-                dependencies.add_edges_from((number, node) for number in buckets_of[before])
-            elif before in problem.waiting:
-                dependencies.add_edge(before, node)
+    def depend(node: Node, name: str) -> None:
+        found = before[node]
+        settled = 0
+        for other in pred[name]:
+            if other in buckets_of:
+                found.extend(buckets_of[other])
+            elif other in waiting:
+                found.append(other)
             else:
-                earliest[node] = max(earliest.get(node, 0), nominal[before])
+                settled = max(settled, nominal[other])
+        earliest[node] = max(earliest.get(node, 0), settled)
 
-    for name in problem.waiting:
+    for name in waiting:
         if name not in buckets_of:
-            dependencies.add_node(name)
-            depend(name, graph.pred[name])
+            before[name] = []
+            depend(name, name)
     for number, positions in enumerate(members.positions):
         for k in positions:
-            depend(number, graph.pred[problem.names[k]])
-    waits = dependencies.copy()
+            depend(number, problem.names[k])
     channels = [problem.channel(problem.keys[positions[0]]) for positions in members.positions]
-    previous: dict[int, int] = {}
+    previous: dict[Node, int] = {}
     last: dict[str, int] = {}
     for number, channel in enumerate(channels):
         if channel in last:
             previous[number] = last[channel]
-            waits.add_edge(last[channel], number)
         last[channel] = number
-    try:
-        order = list(nx.topological_sort(waits))
-    except nx.NetworkXUnfeasible:
-        _raise_deadlock(waits, plan)
-    end: dict[int | str, int] = {}
+    end: dict[Node, int] = {}
     launches: dict[int, Launch] = {}
-    for node in order:
-        ready = max((end[before] for before in dependencies.pred[node]), default=0)
+    for node in _in_order(before, previous, plan):
+        ready = max((end[other] for other in before[node]), default=0)
         ready = max(ready, earliest.get(node, 0))
         if isinstance(node, str):
             end[node] = ready + graph.nodes[node]["task"].duration_ns
@@ -292,7 +294,33 @@ def _run(problem: Problem, plan: Plan, members: Members) -> tuple[list[Launch], 
     return [launches[number] for number in range(len(plan.buckets))], tasks
 
 
-def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> None:
+def _in_order(
+    before: Mapping[Node, Sequence[Node]], previous: Mapping[Node, int], plan: Plan
+) -> list[Node]:
+    """Return the nodes so that each comes after what it waits for and its channel's launch before."""
+    left: dict[Node, int] = {}
+    behind: dict[Node, list[Node]] = {node: [] for node in before}
+    for node, others in before.items():
+        left[node] = len(others) + (node in previous)
+        for other in others:
+            behind[other].append(node)
+        if node in previous:
+            behind[previous[node]].append(node)
+    order = [node for node, count in left.items() if not count]
+    for node in order:  # grows while it is walked through
+        for other in behind[node]:
+            left[other] -= 1
+            if not left[other]:
+                order.append(other)
+    if len(order) < len(before):
+        waits: nx.DiGraph = nx.DiGraph(
+            [(other, node) for other, nodes in behind.items() for node in nodes]
+        )
+        _raise_deadlock(waits, plan)
+    return order
+
+
+def _raise_deadlock(waits: nx.DiGraph, plan: Plan) -> NoReturn:
     cycle = [edge[0] for edge in nx.find_cycle(waits)]
     path = [
         f"[{', '.join(plan.buckets[node].names)}]" if isinstance(node, int) else node
