@@ -16,7 +16,7 @@ from commsched.export.perfetto import trace_bytes
 from commsched.models import Plan, Problem, evaluate
 from commsched.models.errors import InputError, PlanError, printable
 from commsched.models.units import format_ns, us_from_ns
-from commsched.options import FileArgument, JsonOption, reads_problem
+from commsched.options import FileArgument, JsonOption, reads_problem, refuse_overwriting
 from commsched.output import make_console
 from commsched.problems import Loaded, plan_of, problem_digest, read_plan
 from commsched.problems.files import write_bytes
@@ -25,13 +25,6 @@ from commsched.process import print_json
 
 FILES = ("perfetto", "csv")
 """What is written to a file: a trace of the step and the table of launches."""
-
-
-def _same_file(out: Path, other: str | Path) -> bool:
-    try:
-        return out.samefile(other)
-    except (OSError, ValueError):  # one is not there, or is no path at all
-        return False
 
 
 @reads_problem
@@ -61,8 +54,6 @@ def _with_problem(
     as_json: JsonOption = False,
 ) -> None:
     options = ExportOptions(version, zero_stage, distributed_optimizer, ranks)
-    if out is not None and (_same_file(out, plan_file) or _same_file(out, file)):
-        raise InputError(f"--out: {out} is the plan or the problem itself")
     planned = read_plan(plan_file)
     if planned.problem_digest != problem_digest(loaded.problem):
         raise PlanError(f"{plan_file}: problem_digest: is for another problem than {file}")
@@ -92,8 +83,8 @@ def _without_problem(
         raise InputError(
             f"--to {to}: shows times, which need the problem: commsched export PLAN FILE"
         )
-    if out is not None and _same_file(out, plan_file):
-        raise InputError(f"--out: {out} is the plan itself")
+    if out is not None:
+        refuse_overwriting("--out", out, plan_file)
     planned: PlanFile = read_plan(plan_file)
     _show(export_file(planned, to, plan_file, options), out, as_json)
 

@@ -133,7 +133,7 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
         for name in ("out", "picture"):
             if isinstance(target := values.get(name), Path):
                 inputs = (values["file"], reading["sizes"], reading["costs"])
-                refuse_overwriting(f"--{name}", target, *inputs)
+                refuse_overwriting(f"--{name}", target, *inputs, values.get("plan_file"))
         network = network_of(**{name: reading.pop(name) for name in _NETWORK})
         options, file = ReadOptions(**reading), str(values["file"])
         if "loaded" in own:

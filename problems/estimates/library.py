@@ -38,7 +38,7 @@ from commsched.problems.steps.layer_models import PROFILED, estimated_profile
 from commsched.problems.steps.layers import LayerProfile
 from commsched.problems.steps.moe_step import moe_step
 
-DATA = Path(__file__).resolve().parent / "data"
+DATA = Path(__file__).resolve().parents[1] / "data"
 RECORDED_COSTS = "gloo_loopback_costs.json"
 FORMS: Mapping[str, tuple[str, str]] = {
     "dp": ("", "backward of data-parallel training: gradients and their all-reduces"),
