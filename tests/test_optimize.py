@@ -273,7 +273,7 @@ def test_compute_that_goes_on_after_the_last_gradient_saves_launches():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scope": "all"}, "scope: 'all' is not one of in-order, any"),
+        ({"scope": "all"}, "scope: 'all' is not one of in-order, fifo, any"),
         ({"method": "magic"}, "method: 'magic' is not one of"),
         ({"time_limit_s": 0}, "time_limit_s: 0 must be above 0"),
         ({"time_limit_s": float("nan")}, "time_limit_s: nan is not a finite number"),
