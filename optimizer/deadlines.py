@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from commsched.models import Bucket, FusionKey, Plan, Problem
 from commsched.optimizer.bounds import paths_ns
+from commsched.optimizer.exact import keys_of_channel
 from commsched.optimizer.prefix import Chain, price
 from commsched.optimizer.recurrence import AffineChain
 from commsched.optimizer.result import Bound, Scope
@@ -83,14 +84,6 @@ def why_no_deadlines(problem: Problem, scope: Scope) -> str | None:
         if too_many(problem, keys):
             return f"channel {channel!r} has too many collectives for the recurrence with deadlines"
     return None
-
-
-def keys_of_channel(problem: Problem) -> dict[str, list[FusionKey]]:
-    """Return the fusion keys that each channel carries, channels in the order of their names."""
-    keys: dict[str, list[FusionKey]] = {}
-    for key in problem.chains:
-        keys.setdefault(problem.channel(key), []).append(key)
-    return dict(sorted(keys.items()))
 
 
 def deadline_plan(

@@ -55,7 +55,7 @@ def why_not_exact(problem: Problem, scope: Scope) -> str | None:
         return "compute tasks may move"
     if not problem.settled:
         return "tasks wait for collectives"
-    for channel, keys in _keys_of_channel(problem).items():
+    for channel, keys in keys_of_channel(problem).items():
         curved = [key for key in keys if problem.cost(key).affine is None]
         if scope != "in-order" and curved:
             return f"the cost of {curved[0].kind} is not affine and the scope is {scope}"
@@ -81,8 +81,7 @@ def exact_plan(problem: Problem, scope: Scope = "in-order", *, whole_ns: bool = 
         of it.
     """
     channels = [
-        _Channel(problem, keys, scope, whole_ns)
-        for _, keys in sorted(_keys_of_channel(problem).items())
+        _Channel(problem, keys, scope, whole_ns) for keys in keys_of_channel(problem).values()
     ]
     makespan_ns = max(problem.compute_ns, *(channel.end_ns for channel in channels))
     buckets = [bucket for channel in channels for bucket in channel.buckets(makespan_ns)]
@@ -97,11 +96,12 @@ def exact_plan(problem: Problem, scope: Scope = "in-order", *, whole_ns: bool = 
     )
 
 
-def _keys_of_channel(problem: Problem) -> dict[str, list[FusionKey]]:
+def keys_of_channel(problem: Problem) -> dict[str, list[FusionKey]]:
+    """Return the fusion keys that each channel carries, channels in the order of their names."""
     keys: dict[str, list[FusionKey]] = {}
     for key in problem.chains:
         keys.setdefault(problem.channel(key), []).append(key)
-    return keys
+    return dict(sorted(keys.items()))
 
 
 class _Channel:

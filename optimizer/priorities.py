@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from commsched.models import Bucket, Plan, Problem
 from commsched.models.cost import CostCurve
 from commsched.optimizer.bounds import paths_ns
-from commsched.optimizer.deadlines import keys_of_channel
+from commsched.optimizer.exact import keys_of_channel
 from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.reordering import Cost, Job, improve, reduce_launches
 from commsched.optimizer.result import Bound

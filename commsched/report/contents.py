@@ -11,7 +11,6 @@ from commsched.optimizer.registry import KnobOf
 from commsched.problems import Loaded
 from commsched.report.curve import Curve, curve_of_tuning, has_curve, sampled_curve
 from commsched.report.running import (
-    TODAY,
     Framework,
     best_setting_row,
     framework_of,
@@ -20,6 +19,7 @@ from commsched.report.running import (
 )
 from commsched.report.stability import Stability, stability
 from commsched.report.what_if import WhatIf, what_if
+from commsched.today import TODAY
 
 MOST_COMPARED = 150
 """Up to so many collectives every rule's best setting is found, which takes some seconds."""

@@ -12,9 +12,7 @@ from commsched.models.timeline import play
 from commsched.optimizer import RULES, BestSetting, Result, Row, rule
 from commsched.problems import Loaded
 from commsched.report.curve import Curve
-
-TODAY = ("ddp", "fsdp2")
-"""The rules that say what runs today where no recording does: the first that applies."""
+from commsched.today import TODAY
 
 
 def today(loaded: Loaded, best_ns: int) -> Row | None:
