@@ -1,4 +1,4 @@
-# make demo | test | check | lint | types | docs | picture | bench | study | data-table | site: each sets up what it needs in .venv first.
+# make demo | test | check | lint | types | docs | picture | bench | whole-step | measured | study | data-table | site: each sets up what it needs in .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ DATA := problems/data
 TRACE := $(DATA)/transformer_ddp_gloo_rank0.json.gz
 COSTS := $(DATA)/gloo_loopback_costs.json
 
-.PHONY: study site data-table hta torch demo test torch-test lint types docs check picture bench clean
+.PHONY: measured study site data-table hta torch demo test torch-test lint types docs check picture bench whole-step clean
 
 demo: $(STAMP)
 	@mkdir -p demo
@@ -40,6 +40,16 @@ picture: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/planning_speed.py
+
+whole-step: $(STAMP)
+	$(BIN)/python benchmarks/whole_step.py --write
+	$(BIN)/python benchmarks/whole_step.py --plain --write
+
+torch-test: torch
+	$(BIN)/pytest -q -m torch $(PYTEST_ARGS)
+
+measured: torch
+	$(BIN)/python benchmarks/emulated_link.py --write
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \

@@ -1,13 +1,14 @@
 """Does a plan gain what was promised? Real models, real DDP, an emulated link, predicted and measured.
 
-Run ``python benchmarks/emulated_link.py`` (it needs the extra ``torch``; about five minutes), with
-``--write`` to put the tables and the picture into docs/run.md, or ``--quick`` for a look. Every model is
-trained with DDP's defaults, with the best single cap and with the list of the best plan, one after the
-other in each round and in turns, so that a busy machine slows all of them alike.
+Run ``python benchmarks/emulated_link.py`` (it needs the extra ``torch``; about a quarter of an hour on a
+quiet machine), with ``--write`` to put the tables and the picture into docs/run.md, or ``--quick`` for a
+look. Every model is trained with DDP's defaults, with the best single cap, with the best plan and with
+the plan that ``tune`` takes, one after the other in each round and in turns, so that a busy machine
+slows all of them alike; what other programs took meanwhile is measured and stated.
 
-What is predicted comes from steps that ran before, on a link that takes no time; nothing is fitted to
-what is measured. Beside it stands the same prediction with the ready times of the very steps that were
-measured: what is left there is what the model itself does not know.
+What is predicted comes from steps that ran before, on a link that takes no time, and from overheads that
+were measured by themselves; nothing is fitted to what is measured. Beside it stands the same prediction
+with the ready times of the very steps that were measured.
 """
 
 from __future__ import annotations
@@ -21,26 +22,30 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import emulated_tables
 import torch
 import torch.distributed as dist
 from emulated_models import MODELS, Made, Pace, training
+from emulated_run import Others, Variant, joined, measured, spread_row, with_link
+from emulated_tables import CAP, DEFAULT, FEWEST, PLAN
 from torch.nn.parallel import DistributedDataParallel
 
 import commsched
-from commsched.models import CostCurve, Gradient, GradientProblem, Plan, evaluate
+from commsched.models import AlphaBeta, CostCurve, GradientProblem, Plan, evaluate
 from commsched.models.errors import CommschedError
+from commsched.models.overheads import Overheads, play_overheads
 from commsched.optimizer import rule
 from commsched.optimizer.handy import handy_mib
-from commsched.torch import EmulatedLink, capture, check, ddp_kwargs, measure_costs
-from commsched.torch.hooks import GradientHooks, StepTimes, trainable_parameters
-from commsched.torch.ranks import gathered, world_size
+from commsched.optimizer.overheads import WITHIN, optimize_overheads
+from commsched.torch import EmulatedLink, check, ddp_kwargs, measure_costs, measure_overheads
+from commsched.torch.capturing import captured
+from commsched.torch.hooks import trainable_parameters
+from commsched.torch.ranks import world_size
+from commsched.torch.tuning import cases_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "run.md"
 PICTURE = PAGE.parent / "measured.png"
@@ -58,24 +63,6 @@ SLOW_LINKS = {
 GLOO = "gloo over loopback"
 SIZES = [4 << k for k in range(10, 24, 2)]
 WARMUP = 3
-
-
-class Variant(NamedTuple):
-    """A way of setting DDP: its arguments, the plan that it should run, and a model in it."""
-
-    name: str
-    plan: Plan
-    ddp: DistributedDataParallel
-    step: Callable[[], int]
-
-
-class Timed(NamedTuple):
-    """A measured step of a rank, in nanoseconds of ``time.perf_counter_ns()``."""
-
-    start: int
-    times: StepTimes
-    returned: int
-    end: int
 
 
 def at_once(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -98,7 +85,9 @@ def wrapped(
     return ddp
 
 
-def settings(problem: GradientProblem) -> dict[str, tuple[Plan, dict[str, Any]]]:
+def settings(
+    problem: GradientProblem, terms: Overheads, cases: tuple[GradientProblem, ...]
+) -> dict[str, tuple[Plan, dict[str, Any]]]:
     """Return the plan and the arguments of each variant."""
     found = rule("ddp").knobs[0].best(problem)
     tuning = found.tuning
@@ -106,115 +95,12 @@ def settings(problem: GradientProblem) -> dict[str, tuple[Plan, dict[str, Any]]]
     cap = handy_mib(tuning.best.low, tuning.best.high)
     best = commsched.optimize(problem)
     assert best.plan is not None
+    spare = optimize_overheads(problem, terms, slack=True, within=WITHIN, cases=cases)
     return {
-        "DDP default": (rule("ddp").make(problem), {}),
-        "best single cap": (found.plan, {"bucket_cap_mb": cap}),
-        "best plan": (best.plan, ddp_kwargs(best)),
-    }
-
-
-def measured(
-    variants: list[Variant], link: EmulatedLink | None, rounds: int
-) -> tuple[dict[str, list[Timed]], dict[str, list[tuple[Any, ...]]]]:
-    """Return the steps of each variant and what went over the link, in rounds that take turns."""
-    starts: dict[str, list[tuple[int, int, int]]] = {variant.name: [] for variant in variants}
-    carried: dict[str, list[tuple[Any, ...]]] = {variant.name: [] for variant in variants}
-    with ExitStack() as stack:
-        hooks = {
-            variant.name: stack.enter_context(GradientHooks(trainable_parameters(variant.ddp)))
-            for variant in variants
-        }
-        for number in range(rounds):
-            turn = number % len(variants)
-            for variant in variants[turn:] + variants[:turn]:
-                if link is not None:
-                    link.clear()
-                if (world_size(None) or 1) > 1:
-                    dist.barrier()
-                start = time.perf_counter_ns()
-                hooks[variant.name].start_step()
-                returned = variant.step()
-                hooks[variant.name].end_step()
-                end = time.perf_counter_ns()
-                starts[variant.name].append((start, returned, end))
-                carried[variant.name].append(link.launches if link is not None else ())
-        found = {
-            name: [
-                Timed(start, times, returned, end)
-                for (start, returned, end), times in zip(starts[name], each.times(), strict=True)
-            ]
-            for name, each in hooks.items()
-        }
-    return found, carried
-
-
-class Step(NamedTuple):
-    """A measured step of all ranks: its problem, and what it took after backward and in all."""
-
-    problem: GradientProblem
-    exposed_ns: int
-    step_ns: int
-
-
-def joined(steps: list[Timed], names: list[str], known: GradientProblem) -> list[Step]:
-    """Return each step over all ranks, which share a clock: the latest of everything counts."""
-    found = []
-    size = dict(zip(known.names, known.bytes, strict=True))
-    cost = known.cost(known.keys[0])
-    for ranks in zip(*gathered(steps, None), strict=True):
-        zero = min(one.start for one in ranks)
-        ready = {
-            names[k]: max(one.start - zero + one.times.ready[k] for one in ranks)
-            for k in ranks[0].times.ready
-        }
-        backward = max(one.start - zero + one.times.backward_end for one in ranks)
-        gradients = [Gradient(name, size[name], ready[name]) for name in known.names]
-        gradients.sort(key=lambda gradient: gradient.ready_ns)
-        problem = GradientProblem(gradients, cost, backward_end_ns=backward)
-        returned = max(one.returned for one in ranks) - zero
-        found.append(Step(problem, returned - backward, max(one.end for one in ranks) - zero))
-    return found
-
-
-def copy_ns_per_byte() -> float:
-    """Return what a copy takes here: of a mebibyte at a time, from a bucket to where gradients lie."""
-    bucket = torch.ones(2**24)
-    gradients = [torch.ones(2**18) for _ in range(64)]
-    times = []
-    for _ in range(7):
-        start = time.perf_counter_ns()
-        for number, gradient in enumerate(gradients):
-            gradient.copy_(bucket[number * 2**18 : (number + 1) * 2**18])
-        times.append((time.perf_counter_ns() - start) / 2**26)
-    return statistics.median(times)
-
-
-def exposed_with_copies(problem: GradientProblem, plan: Plan, ns_per_byte: float) -> float:
-    """Return the exposed time if each bucket is copied after its launch and backward, in order.
-
-    That is what DDP does without ``gradient_as_bucket_view``, in the thread that runs backward.
-    """
-    timeline = evaluate(problem, plan)
-    now = float(problem.backward_end_ns or 0)
-    for launch in timeline.launches:
-        now = max(now, launch.end_ns) + ns_per_byte * launch.bytes
-    return now - (problem.backward_end_ns or 0)
-
-
-def overhead_us(steps: list[Timed], carried: list[tuple[Any, ...]]) -> dict[str, float]:
-    """Return what the model does not know, in medians: each launch's hook, its end, DDP's end."""
-    late = [launch.end_ns - launch.due_ns for some in carried for launch in some]
-    after = [
-        one.returned - some[-1].end_ns for one, some in zip(steps, carried, strict=True) if some
-    ]
-    hook = [
-        some[-1].issued_ns - one.start - max(one.times.ready.values())
-        for one, some in zip(steps, carried, strict=True)
-        if some
-    ]
-    return {
-        name: statistics.median(values) / 1000 if values else 0.0
-        for name, values in (("hook", hook), ("wake", late), ("finish", after))
+        DEFAULT: (rule("ddp").make(problem), {}),
+        CAP: (found.plan, {"bucket_cap_mb": cap}),
+        FEWEST: (best.plan, ddp_kwargs(best)),
+        PLAN: (spare.plan, ddp_kwargs(spare)),
     }
 
 
@@ -238,21 +124,39 @@ def run_case(
             pace.apply(ddp)
         return ddp, training(ddp, made.batch, pace)
 
+    terms = with_link(measure_overheads(made.model, views=views).overheads, link, pace is not None)
     silent, silent_step = ready(at_once)
-    recorded = capture(silent, silent_step, steps=max(5, rounds // 2), warmup=3)
-    problem = recorded.problem(cost)
+    found = captured(
+        silent,
+        silent_step,
+        steps=max(5, rounds // 2),
+        warmup=WARMUP,
+        restore=False,
+        group=None,
+        name="",
+    )
+    problem = found.recorded.problem(cost)
     hook = link.hook if link is not None else None
     variants = []
-    for name, (plan, kwargs) in settings(problem).items():
+    for name, (plan, kwargs) in settings(problem, terms, cases_of(problem, found, cost)).items():
         ddp, step = ready(hook, **kwargs)
         for _ in range(WARMUP):
             step()
         variants.append(Variant(name, plan, ddp, step))
-    variants.append(Variant("no link", rule("ddp").make(problem), silent, silent_step))
-    steps, carried = measured(variants, link, rounds)
+    default = rule("ddp").make(problem)
+    variants.append(Variant("no link", default, silent, silent_step))
+    if pace is not None:
+        pace.missed()
+    others = Others()
+    steps = measured(variants, link, rounds)
+    busy = others.share()
+    missed = None if pace is None else pace.missed()
     names = list(trainable_parameters(silent))
-    rate = 0.0 if views else copy_ns_per_byte()
     base = statistics.median(s.step_ns for s in joined(steps["no link"], names, problem))
+    nothing = GradientProblem(
+        problem.gradients or (), AlphaBeta(0, 1e6), backward_end_ns=problem.compute_ns
+    )
+    silent_ns = play_overheads(nothing, default, terms).makespan_ns
     for variant in variants[:-1]:
         own = joined(steps[variant.name], names, problem)
         try:
@@ -260,40 +164,41 @@ def run_case(
             check(variant.ddp, variant.plan, problem)
         except CommschedError as error:
             buckets = str(error)
-        exposed = evaluate(problem, variant.plan).exposed_ns
-        replayed = [evaluate(step.problem, variant.plan).exposed_ns for step in own]
+        bare = evaluate(problem, variant.plan).exposed_ns
+        full = play_overheads(problem, variant.plan, terms)
+        again = [play_overheads(step.problem, variant.plan, terms) for step in own]
+        errors = [step.exposed_ns - one.waited_ns for step, one in zip(own, again, strict=True)]
+        before = [
+            step.exposed_ns - one.nominal.exposed_ns for step, one in zip(own, again, strict=True)
+        ]
         yield {
             "model": title,
             "gradients": len(problem.names),
-            "mib": sum(problem.bytes) / 2**20,
             "link": link_name,
             "ranks": world_size(None) or 1,
             "views": views,
             "paced": pace is not None,
-            "backward_ms": recorded.backward_end_ns / 1e6,
             "variant": variant.name,
             "launches": variant.plan.launches,
             "buckets": buckets,
-            "predicted_ms": exposed / 1e6,
-            "exposed_ms": statistics.median(step.exposed_ns for step in own) / 1e6,
-            "replayed_ms": statistics.median(replayed) / 1e6,
-            "error_ms": statistics.median(
-                (step.exposed_ns - again) / 1e6 for step, again in zip(own, replayed, strict=True)
-            ),
-            "copy_gb_s": 1 / rate if rate else None,
-            "copied_error_ms": statistics.median(
-                (step.exposed_ns - exposed_with_copies(step.problem, variant.plan, rate)) / 1e6
-                for step in own
-            ),
-            "predicted_step_ms": (base + exposed) / 1e6,
-            "step_ms": statistics.median(step.step_ns for step in own) / 1e6,
+            "terms": {name: float(value) for name, value in terms.as_row().items()},  # type: ignore[arg-type]
+            "others": busy,
+            "missed": missed,
+            "bare_ms": bare / 1e6,
+            "full_ms": full.waited_ns / 1e6,
+            "replayed_ms": statistics.median(one.waited_ns for one in again) / 1e6,
+            "error_before_ms": statistics.median(before) / 1e6,
+            "error_ms": statistics.median(errors) / 1e6,
+            "bare_step_ms": (base + bare) / 1e6,
+            "full_step_ms": (base + full.makespan_ns - silent_ns) / 1e6,
+            **spread_row("exposed", [step.exposed_ns / 1e6 for step in own]),
+            **spread_row("step", [step.step_ns / 1e6 for step in own]),
             "each_exposed_ms": [step.exposed_ns / 1e6 for step in own],
             "each_step_ms": [step.step_ns / 1e6 for step in own],
-            **overhead_us(steps[variant.name], carried[variant.name]),
         }
 
 
-def work(folder: Path, rank: int, ranks: int, quick: bool) -> None:
+def work(folder: Path, rank: int, ranks: int, quick: bool, only: str) -> None:
     """Run all cases of one rank; the first rank writes the rows."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -303,8 +208,10 @@ def work(folder: Path, rank: int, ranks: int, quick: bool) -> None:
     rounds = 6 if quick else 20
     rows: list[dict[str, Any]] = []
     for number, (title, make) in enumerate(MODELS.items()):
-        if number and (quick or ranks > 1):
+        if number and ((quick and not only) or ranks > 1):
             break
+        if only and only.lower() not in title.lower():
+            continue
         made = make()
         pace = Pace(made)
         links = LINKS if ranks == 1 else SLOW_LINKS
@@ -335,11 +242,11 @@ def add(rows: list[dict[str, Any]], more: Iterator[dict[str, Any]], rank: int) -
             print(emulated_tables.line(row), flush=True)
 
 
-def run_ranks(ranks: int, quick: bool) -> list[dict[str, Any]]:
+def run_ranks(ranks: int, quick: bool, only: str) -> list[dict[str, Any]]:
     """Return the rows of a run with so many ranks, each a process."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--folder", name, "--ranks", str(ranks)]
-        command += ["--quick"] * quick
+        command += ["--only", only, *["--quick"] * quick]
         processes = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(ranks)]
         try:
             failed = any(process.wait(timeout=3600) for process in processes)
@@ -358,18 +265,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/run.md")
     parser.add_argument("--quick", action="store_true", help="one model, few steps")
     parser.add_argument("--json", type=Path, help="write the rows there, or read them if it exists")
+    parser.add_argument("--only", default="", help="only models whose name has this in it")
     for name in ("--rank", "--ranks"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.folder is not None:
-        work(given.folder, given.rank, given.ranks, given.quick)
+        work(given.folder, given.rank, given.ranks, given.quick, given.only)
         sys.stdout.flush()
         os._exit(0)  # gloo's threads may still run
     if given.json is not None and given.json.exists():
         rows = json.loads(given.json.read_text())
     else:
-        rows = [row for ranks in (1, 2) for row in run_ranks(ranks, given.quick)]
+        rows = [row for ranks in (1, 2) for row in run_ranks(ranks, given.quick, given.only)]
         if given.json is not None:
             given.json.write_text(json.dumps(rows))
     text = emulated_tables.tables(rows)

@@ -15,6 +15,8 @@ from commsched.torch.hooks import GradientHooks, trainable_parameters
 SLOWED = 2.5
 """A paced backward takes so many times what it takes at best, so that it can keep its pace."""
 
+LATE_NS = 1_000_000
+
 
 class Made(NamedTuple):
     """A model with a batch and its loss."""
@@ -131,8 +133,10 @@ def training(
         if pace is not None:
             pace.begin()
         optimizer.zero_grad()
-        ddp(batch).float().square().mean().backward()
+        loss = ddp(batch).float().square().mean()
+        loss.backward()
         returned = time.perf_counter_ns()
+        del loss  # what it takes to free the graph is no part of backward
         optimizer.step()
         return returned
 
@@ -172,6 +176,13 @@ class Pace:
             latest = max(latest, int(SLOWED * ns))
             self.after_ns[k] = latest
         self._start = 0
+        self._came = self._late = 0
+
+    def missed(self) -> float:
+        """Return which share of the gradients came a millisecond late or more, since the last call."""
+        share = self._late / max(1, self._came)
+        self._came = self._late = 0
+        return share
 
     def begin(self) -> None:
         """Begin a step."""
@@ -184,6 +195,9 @@ class Pace:
 
     def _wait(self, after_ns: int, gradient: torch.Tensor) -> torch.Tensor:
         left = self._start + self.forward_ns + after_ns - time.perf_counter_ns()
+        self._came += 1
         if left > 0:
             time.sleep(left / 1e9)
+        elif left < -LATE_NS:
+            self._late += 1
         return gradient

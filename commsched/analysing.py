@@ -13,6 +13,7 @@ from rich.text import Text
 
 from commsched.models.errors import InputError, printable
 from commsched.models.units import format_bytes, format_ns, us_from_ns
+from commsched.options import ProgressOption, QuietOption
 from commsched.output import make_console
 from commsched.problems.breakdown.breakdown import (
     Breakdown,
@@ -24,8 +25,10 @@ from commsched.problems.breakdown.breakdown import (
 from commsched.problems.breakdown.breakdown_trace import read_device_work
 from commsched.problems.nsight import nsight_graph
 from commsched.problems.nsight.nsight_work import read_nsight_work
+from commsched.problems.read_progress import Tell, counted
 from commsched.problems.sources.source import sources
 from commsched.process import print_json
+from commsched.watching import Watch
 
 ALL_STEPS = "all"
 MAX_NOTES = 16
@@ -67,12 +70,15 @@ def analyse_command(
     ] = False,
     top: Annotated[int, typer.Option("--top", help="So many collectives at most.", min=0)] = 10,
     every: Annotated[bool, typer.Option("--all", help="Every collective.")] = False,
+    progress: ProgressOption = False,
+    quiet: QuietOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
     """Break down each rank's time, and find the most exposed collectives."""
-    works, left_out = _read(trace)
+    with Watch(quiet=quiet, asked=progress).reading(trace) as tell:
+        works, left_out = _read(trace, tell)
     if launched:
         works = [work.launched_only() for work in works]
     rows = [row for work in works for row in _rows(work, step)]
@@ -85,9 +91,9 @@ def analyse_command(
     _print_notes(console, works, left_out)
 
 
-def _read(path: str) -> tuple[list[DeviceWork], list[str]]:
+def _read(path: str, tell: Tell | None) -> tuple[list[DeviceWork], list[str]]:
     """Return the work of every rank, by rank, and why other files are left out."""
-    files = sources(path)
+    files = counted(sources(path), tell)
     names = [file.name for file in files]
     if len(set(names)) < len(names):  # rank0/trace.json, rank1/trace.json
         names = [file.member or "/".join(file.path.parts[-2:]) for file in files]

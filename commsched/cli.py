@@ -7,55 +7,31 @@ Results go to standard output, messages to standard error. Exit codes: 0 a plan 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from commsched import __version__
 from commsched.analysing import analyse_command
-from commsched.documents import (
-    comparison_document,
-    import_document,
-    json_bytes,
-    plan_document,
-    timeline_document,
-)
+from commsched.comparing import compare_command
+from commsched.documents import import_document, timeline_document
 from commsched.exporting import export_command
 from commsched.fitting import fit_command
 from commsched.library_command import problems_app
 from commsched.models import Problem, Timeline, evaluate
-from commsched.models.errors import (
-    InputError,
-    PlanError,
-)
+from commsched.models.errors import InputError, PlanError
+from commsched.models.overheads import play_overheads
 from commsched.models.units import format_ns
-from commsched.optimizer import (
-    METHODS,
-    TIME_LIMIT_S,
-    WORKERS,
-    Result,
-    Status,
-    compare,
-    conflict,
-    limit_prices,
-    optimize,
-    verdict,
-)
-from commsched.options import FileArgument, JsonOption, LimitOption, ScopeOption, reads_problem
+from commsched.options import FileArgument, JsonOption, OverheadsOption, reads_problem
 from commsched.output import (
     make_console,
     print_assumption,
-    print_best_settings,
     print_buckets,
-    print_left_out,
-    print_prices,
     print_problem,
-    print_proof,
     print_recorded,
-    print_settings,
-    print_steps,
-    print_verdict,
 )
+from commsched.overheads_output import overheads_document, print_overheads
+from commsched.planning import plan_command
 from commsched.problems import (
     Loaded,
     Network,
@@ -65,17 +41,15 @@ from commsched.problems import (
     read_plan,
     write_problem,
 )
-from commsched.problems.files import write_bytes
+from commsched.problems.overheads_file import read_overheads
 from commsched.problems.schema import PlanFile
-from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_csv, print_json, run
+from commsched.process import print_json, run
 from commsched.reporting import report_command
 from commsched.sensitivity import sensitivity_command
-from commsched.today import TODAY, best_cap_row, draw_comparison_page, draw_plan, today_row
+from commsched.slowed_output import print_slowed, slowed_document
+from commsched.slowing import KnownSlowdown
 from commsched.verification import verify as verify_plan
-from commsched.watching import watcher
-
-MOST_TUNED = 500
-"""Up to so many gradients ``plan`` also finds the best caps, which takes a second."""
+from commsched.watching import Watch
 
 app = typer.Typer(
     name="commsched",
@@ -97,134 +71,8 @@ def _root(
         typer.echo(context.get_help())
 
 
-@app.command()
-@reads_problem
-def plan(
-    file: FileArgument,
-    loaded: Loaded,
-    scope: ScopeOption = "in-order",
-    method: Annotated[
-        str, typer.Option("--method", help=f"How to search: {', '.join(METHODS)}.")
-    ] = "auto",
-    time_limit: LimitOption = TIME_LIMIT_S,
-    workers: Annotated[int, typer.Option("--workers", help="CP-SAT's threads.")] = WORKERS,
-    seed: Annotated[int, typer.Option("--seed", help="CP-SAT's random seed.")] = 0,
-    within: Annotated[
-        float,
-        typer.Option("--within", help="Few launches within this share of the best step: 0.01."),
-    ] = 0.0,
-    progress: Annotated[
-        bool,
-        typer.Option("--progress", help="Tell every better plan and bound on standard error."),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Tell nothing on the way.")] = False,
-    solver_log: Annotated[
-        bool, typer.Option("--solver-log", help="Print CP-SAT's log on standard error.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan file here.")
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option("--picture", metavar="FILE", help="Draw the timelines, as .png or .svg."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find the best buckets and launch order, with a proof."""
-    problem = loaded.problem
-    result = optimize(
-        problem,
-        scope=scope,
-        method=method,
-        time_limit_s=time_limit,
-        workers=workers,
-        seed=seed,
-        within=within,
-        progress=watcher(quiet=quiet, asked=progress),
-        log=solver_log,
-    )
-    if result.plan is None:
-        _no_plan(result, as_json, time_limit, workers)
-    with_settings = not as_json and len(problem.names) <= MOST_TUNED
-    comparison = compare(problem, result=result, rules=TODAY, best_settings=with_settings)
-    today = today_row(comparison, loaded)
-    sentence = verdict(result, today)
-    prices = limit_prices(result, time_limit_s=time_limit, workers=workers, seed=seed)
-    document = {**plan_document(result, prices), "verdict": sentence}
-    if picture is not None:
-        draw_plan(picture, comparison, today)
-    if out is not None:
-        write_bytes(out, json_bytes(document))
-    if as_json:
-        print_json(document)
-        return
-    console = make_console()
-    print_problem(console, problem)
-    for note in loaded.notes:
-        print_assumption(console, note)
-    if loaded.recorded is not None:
-        recorded = today.timeline if today is not None and today.name == "recorded" else None
-        print_recorded(console, loaded.recorded, recorded)
-    console.print()
-    rows = [row for row in (today, best_cap_row(comparison)) if row is not None]
-    print_steps(console, [*rows, comparison.optimal], result)
-    console.print()
-    print_proof(console, result)
-    print_verdict(console, sentence)
-    print_prices(console, prices)
-    console.print()
-    print_buckets(console, result.timeline)
-    print_settings(console, problem, result, comparison)
-
-
-@app.command("compare")
-@reads_problem
-def compare_command(
-    file: FileArgument,
-    loaded: Loaded,
-    scope: ScopeOption = "in-order",
-    time_limit: LimitOption = TIME_LIMIT_S,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture", metavar="FILE", help="Draw exposed time over the cap, as .png or .svg."
-        ),
-    ] = None,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the table as CSV and nothing else.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare every rule with the optimum and the lower bound."""
-    if as_csv and as_json:
-        raise InputError("--csv and --json exclude each other")
-    comparison = compare(loaded.problem, scope=scope, time_limit_s=time_limit)
-    today = today_row(comparison, loaded)
-    sentence = verdict(comparison.result, today)
-    if picture is not None:
-        draw_comparison_page(picture, comparison, sentence)
-    if as_csv:
-        print_csv(comparison)
-        return
-    if as_json:
-        print_json(comparison_document(comparison, sentence, today))
-        return
-    console = make_console()
-    print_problem(console, loaded.problem)
-    for note in loaded.notes:
-        print_assumption(console, note)
-    console.print()
-    rows = list(comparison.rows)
-    if today is not None and today not in rows:
-        rows = sorted([*rows, today], key=lambda row: (row.timeline.makespan_ns, row.launches))
-    print_steps(console, [comparison.optimal, *rows], comparison.result)
-    console.print()
-    print_best_settings(console, comparison)
-    console.print()
-    print_proof(console, comparison.result)
-    for name, reason in comparison.skipped:
-        print_left_out(console, name, reason)
-    print_verdict(console, sentence)
+app.command("plan")(plan_command)
+app.command("compare")(compare_command)
 
 
 @app.command("import")
@@ -269,17 +117,28 @@ def import_command(
 def evaluate_command(
     file: FileArgument,
     loaded: Loaded,
+    watch: Watch,
+    slowed: KnownSlowdown | None,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    overheads: OverheadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a plan on a problem and print what it does."""
     problem = loaded.problem
+    terms = None if overheads is None else read_overheads(overheads)
     planned = read_plan(plan_file)
     if planned.problem_digest != problem_digest(problem):
-        typer.echo(f"commsched: warning: {plan_file} was made for another problem", err=True)
+        watch.warn(f"{plan_file} was made for another problem")
     timeline = _evaluate(problem, planned, plan_file)
     if as_json:
-        print_json(timeline_document(problem, timeline))
+        document = timeline_document(problem, timeline)
+        if terms is not None:
+            found = play_overheads(problem, timeline.plan, terms)
+            document["overheads"] = overheads_document(found)
+        if slowed is not None:
+            plans = [("this plan", "", timeline.plan)]
+            document["slowdown"] = slowed_document(problem, plans, slowed)
+        print_json(document)
         return
     console = make_console()
     print_problem(console, problem)
@@ -287,6 +146,11 @@ def evaluate_command(
         f"step {format_ns(timeline.makespan_ns)}, exposed {format_ns(timeline.exposed_ns)}, "
         f"{len(timeline.launches)} launches"
     )
+    if terms is not None:
+        play_overheads(problem, timeline.plan, terms)  # says why it cannot be done
+        print_overheads(console, problem, [("this plan", timeline.plan)], terms)
+    if slowed is not None:
+        print_slowed(console, problem, [("this plan", "", timeline.plan)], slowed)
     console.print()
     print_buckets(console, timeline)
 
@@ -307,25 +171,6 @@ def verify_command(
         return
     for check in checks:
         typer.echo(f"ok: {check}")
-
-
-def _no_plan(result: Result, as_json: bool, time_limit: float, workers: int) -> NoReturn:
-    """Say why there is no plan, and which limits exclude each other, and exit."""
-    text = f"{result.status}: {result.reason}"
-    excluded = None
-    if result.status == Status.INFEASIBLE:
-        excluded = conflict(
-            result.problem, scope=result.scope, time_limit_s=time_limit, workers=workers
-        )
-    if excluded is not None:
-        named = "; ".join(limit.label for limit in excluded)
-        what = "no plan keeps" if len(excluded) == 1 else "no plan keeps together"
-        text = f"{result.status}: {what}: {named}"
-    if as_json:
-        labels = None if excluded is None else [limit.label for limit in excluded]
-        print_json({**plan_document(result), "conflict": labels})
-    typer.echo(f"commsched: {text}", err=True)
-    raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
 
 
 app.command("fit")(fit_command)

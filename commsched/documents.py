@@ -168,5 +168,30 @@ def import_document(recorded: Recording) -> dict[str, Any]:
 
 
 def json_bytes(document: dict[str, Any]) -> bytes:
-    """Return a document as readable JSON that ends in a line break."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    r"""Return a document as readable JSON that ends in a line break.
+
+    Names of files need not be UTF-8; what JSON cannot hold of them is written as in messages.
+
+    Examples
+    --------
+    >>> print(json_bytes({"file": "caf\udce9.json"}).decode(), end="")
+    {
+     "file": "caf\\udce9.json"
+    }
+    """
+    try:
+        encoded = msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(document)))
+    return msgspec.json.format(encoded, indent=1) + b"\n"
+
+
+def _encodable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Return plain data in which every text can be written as UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(one) for one in value]
+    return value

@@ -91,6 +91,9 @@ def _without_problem(
 
 def export_command(**values: Any) -> None:  # noqa: ANN401  (typer hands over what it parsed)
     """Turn a plan into the settings of a framework, and say what that loses."""
+    if values["to"] not in (*EXPORTERS, *FILES):
+        known = ", ".join((*EXPORTERS, *FILES))
+        raise InputError(f"--to: {values['to']!r:.60} is not one of {known}")
     if values["file"] is not None:
         _with_problem(**values)
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from commsched.models import AlphaBeta
-from commsched.models.errors import InputError
+from commsched.models.errors import CommschedWarning, InputError
 from commsched.optimizer import SCOPES
 from commsched.problems import (
     Network,
@@ -22,6 +24,13 @@ from commsched.problems import (
     read_network,
     read_recording,
 )
+from commsched.slowing import (
+    LaunchSlowdownOption,
+    SlowdownAloneOption,
+    SlowdownOption,
+    known_slowdown,
+)
+from commsched.watching import Watch
 
 FileArgument = Annotated[
     str,
@@ -90,6 +99,29 @@ ScopeOption = Annotated[
     str, typer.Option("--scope", help=f"Which plans count: {' or '.join(SCOPES)}.")
 ]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for CP-SAT.")]
+ProgressOption = Annotated[
+    bool,
+    typer.Option("--progress", help="Tell how long work goes on standard error, line by line."),
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", help="Say nothing on standard error but errors.")
+]
+TimelineOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--timeline/--no-timeline",
+        help="Draw the timelines as text; by default on terminals that are wide enough.",
+    ),
+]
+OverheadsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--overheads",
+        metavar="FILE",
+        help="What the framework adds to a step (hooks, copies, waking up): plan for it where that "
+        "can be done, and show figures with and without it.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 _READING: dict[str, tuple[Any, object]] = {
@@ -105,7 +137,16 @@ _READING: dict[str, tuple[Any, object]] = {
     "tflops": (TflopsOption, None),
     "backward_us": (BackwardOption, None),
 }
-_INJECTED = ("loaded", "recorded", "network")
+_WATCHING: dict[str, tuple[Any, object]] = {
+    "progress": (ProgressOption, False),
+    "quiet": (QuietOption, False),
+}
+_SLOWING: dict[str, tuple[Any, object]] = {
+    "slowdown": (SlowdownOption, None),
+    "launch_slowdown": (LaunchSlowdownOption, 1),
+    "slowdown_alone": (SlowdownAloneOption, None),
+}
+_INJECTED = ("loaded", "recorded", "network", "reading", "watch", "slowed")
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _NETWORK = ("alpha_us", "bandwidth_gb_s", "costs", "any_ranks")
 
@@ -115,13 +156,20 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
 
     The command's parameter ``file`` is the name that the user gave. If it has a parameter
     ``loaded``, that is the problem that was read; one named ``recorded`` is the recording, which
-    needs no costs, and ``network`` is what the options say of them.
+    needs no costs, ``network`` is what the options say of them, and ``reading`` what they say of
+    the recording. ``watch`` is how it tells of long work, and ``slowed`` the slowdown of compute
+    beside communication that three more options state, or None.
     """
     own = inspect.signature(command, eval_str=True).parameters
     shared = [
         inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
-        for name, (annotation, default) in _READING.items()
+        for name, (annotation, default) in (*_READING.items(), *_WATCHING.items())
     ]
+    if "slowed" in own:
+        shared.extend(
+            inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
+            for name, (annotation, default) in _SLOWING.items()
+        )
     if "loaded" in own:
         limits = inspect.Parameter("limit", _KEYWORD, default=[], annotation=LimitsOption)
         shared.append(limits)
@@ -130,23 +178,37 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**values: object) -> None:
         reading: dict[str, Any] = {name: values.pop(name) for name in _READING}
+        slowing = [values.pop(name) for name in _SLOWING] if "slowed" in own else []
         for name in ("out", "picture"):
             if isinstance(target := values.get(name), Path):
                 inputs = (values["file"], reading["sizes"], reading["costs"])
-                refuse_overwriting(f"--{name}", target, *inputs, values.get("plan_file"))
+                more = (values.get("plan_file"), values.get("overheads"), *slowing[2:])
+                refuse_overwriting(f"--{name}", target, *inputs, *more)
+        refuse_twice(out=values.get("out"), picture=values.get("picture"))
+        watch = Watch(quiet=bool(values.pop("quiet")), asked=bool(values.pop("progress")))
+        if watch.quiet:
+            warnings.simplefilter("ignore", CommschedWarning)
         network = network_of(**{name: reading.pop(name) for name in _NETWORK})
         options, file = ReadOptions(**reading), str(values["file"])
         if "loaded" in own:
             limits = limits_of_texts(cast(list[str], values.pop("limit")))
-            loaded = load(file, cost=network, options=options)
+            with watch.reading(file) as tell:
+                loaded = load(file, cost=network, options=options, progress=tell)
             if limits:
                 problem = loaded.problem.with_limits((*loaded.problem.limits, *limits))
                 loaded = replace(loaded, problem=problem)
             values["loaded"] = loaded
         if "recorded" in own:
-            values["recorded"] = read_recording(file, options=options)
+            with watch.reading(file) as tell:
+                values["recorded"] = read_recording(file, options=options, progress=tell)
         if "network" in own:
             values["network"] = network
+        if "reading" in own:
+            values["reading"] = options
+        if "slowed" in own:
+            values["slowed"] = known_slowdown(file, *cast(tuple[Any, Any, Any], tuple(slowing)))
+        if "watch" in own:
+            values["watch"] = watch
         command(**values)
 
     wrapped.__signature__ = inspect.Signature([*given, *shared])  # type: ignore[attr-defined]
@@ -184,6 +246,29 @@ def refuse_overwriting(option: str, target: Path, *inputs: object) -> None:
             if isinstance(error, InputError):
                 raise
             # One is not there, or is no path at all.
+
+
+def refuse_twice(**targets: object) -> None:
+    """Check that no two options name one file to be written, by option; the last would win.
+
+    Raises
+    ------
+    InputError
+        If two targets are the same file.
+
+    Examples
+    --------
+    >>> refuse_twice(out=Path("plan.json"), picture=None)
+    >>> refuse_twice(out=Path("a.svg"), picture=Path("./a.svg"))
+    Traceback (most recent call last):
+    commsched.models.errors.InputError: --out and --picture: both are to be written to a.svg
+    """
+    seen: dict[str, str] = {}
+    for name, target in targets.items():
+        if isinstance(target, Path):
+            first = seen.setdefault(os.path.realpath(target), name)
+            if first != name:
+                raise InputError(f"--{first} and --{name}: both are to be written to {target}")
 
 
 def network_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +27,15 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console = Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
     return console
+
+
+def shows(console: Console, text: str) -> bool:
+    """Say whether a console can show all characters of a text."""
+    try:
+        text.encode(console.encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return not console.legacy_windows
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -101,8 +110,9 @@ def against_recording(recorded: Recording, modelled: Timeline) -> str:
 def print_steps(console: Console, rows: list[Row], result: Result) -> None:
     """Print rules and the bound, with step time, exposed time and launches."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column("setting")
+    overflow: OverflowMethod = "ellipsis" if shows(console, "…") else "fold"
+    table.add_column("", overflow=overflow)
+    table.add_column("setting", overflow="fold")  # it is to be pasted
     table.add_column("step", justify="right")
     table.add_column("exposed", justify="right")
     table.add_column("over optimum", justify="right")
@@ -177,11 +187,13 @@ def print_buckets(console: Console, timeline: Timeline) -> None:
     """Print one row a launch: when it was ready, when it ran, and why it is exposed."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     channels = {launch.channel for launch in timeline.launches}
+    overflow: OverflowMethod = "ellipsis" if shows(console, "…") else "fold"
     for name in ("#", "members", "size", "ready", "start", "end", "exposed"):
-        table.add_column(name, justify="left" if name == "members" else "right")
+        justify: JustifyMethod = "left" if name == "members" else "right"
+        table.add_column(name, justify=justify, overflow=overflow)
     if len(channels) > 1:
-        table.add_column("channel")
-    table.add_column("why exposed")
+        table.add_column("channel", overflow=overflow)
+    table.add_column("why exposed", overflow=overflow)
     exposures = launch_exposures(timeline)
     shown = _shown(len(timeline.launches))
     for number, (launch, exposure) in enumerate(zip(timeline.launches, exposures, strict=True)):
@@ -192,7 +204,7 @@ def print_buckets(console: Console, timeline: Timeline) -> None:
             continue
         cells = [
             str(number + 1),
-            _members(launch.names),
+            _members(launch.names, "…" if shows(console, "…") else "..."),
             format_bytes(launch.bytes),
             format_ns(launch.ready_ns),
             format_ns(launch.start_ns),
@@ -213,16 +225,16 @@ def _shown(count: int) -> set[int]:
     return set(range(half)) | set(range(count - half, count))
 
 
-def _members(names: tuple[str, ...], width: int = 40) -> str:
+def _members(names: tuple[str, ...], dots: str, width: int = 40) -> str:
     if len(names) == 1:
-        return _clipped(names[0], width)
+        return _clipped(names[0], width, dots)
     each = (width - 4) // 2
     count = f"{len(names)}: "
-    return f"{count}{_clipped(names[0], each)} .. {_clipped(names[-1], each)}"
+    return f"{count}{_clipped(names[0], each, dots)} .. {_clipped(names[-1], each, dots)}"
 
 
-def _clipped(name: str, width: int) -> str:
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+def _clipped(name: str, width: int, dots: str) -> str:
+    return name if len(name) <= width else f"{name[: width - len(dots)]}{dots}"
 
 
 def print_settings(

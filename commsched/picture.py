@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from commsched.lanes import Lane, Part, exposed_parts, is_backward, lanes_of
 from commsched.models.errors import InputError
-from commsched.models.exposure import merge_intervals, overlap
-from commsched.models.launch import Launch, Span
+from commsched.models.launch import Launch
 from commsched.models.timeline import Timeline
 from commsched.models.units import format_bytes, format_ns
 from commsched.sheet import (
@@ -143,66 +143,18 @@ def save(path: Path, title: str, make: Callable[[], Figure]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-class _Part(NamedTuple):
-    """Something that runs on a row; ``number`` and ``bytes`` are a launch's."""
-
-    start_ns: int
-    end_ns: int
-    name: str
-    colour: str
-    number: int = 0
-    bytes: int = 0
+def _colour(part: Part) -> str:
+    return KIND_COLOURS[part.kind] if part.kind else COMPUTE
 
 
-class _Row(NamedTuple):
-    """A stream or a channel; ``marks_ns`` are the ready times of a backward's gradients."""
-
-    label: str
-    parts: list[_Part]
-    marks_ns: list[int]
-    launches: list[Launch]
-
-
-def _rows(timeline: Timeline) -> list[_Row]:
-    """Return a row for each stream that computes, then one for each channel."""
-    streams: dict[str, list[Span]] = {}
-    for span in timeline.tasks:
-        if span.end_ns > span.start_ns:
-            streams.setdefault(span.stream, []).append(span)
-    rows = []
-    for stream, spans in streams.items():
-        parts = [_Part(s.start_ns, s.end_ns, clean(s.name), COMPUTE) for s in spans]
-        marks: list[int] = []
-        if _is_backward(timeline):
-            whole = merge_intervals((part.start_ns, part.end_ns) for part in parts)
-            marks = [part.end_ns for part in parts if len(parts) < MOST_MARKS]
-            parts = [_Part(start, end, "", COMPUTE) for start, end in whole]
-        rows.append(_Row(stream, parts, marks, []))
-    channels: dict[str, _Row] = {}
-    for number, x in enumerate(timeline.launches, 1):
-        row = channels.setdefault(x.channel, _Row(f"channel {x.channel}", [], [], []))
-        colour = KIND_COLOURS[x.key.kind]
-        row.parts.append(_Part(x.start_ns, x.end_ns, f"#{number}", colour, number, x.bytes))
-        row.launches.append(x)
-    return rows + [channels[name] for name in sorted(channels)]
-
-
-def _is_backward(timeline: Timeline) -> bool:
-    """Whether the compute is one backward pass, cut where its gradients are ready."""
-    return all(
-        span.stream == "backward" and span.name.startswith(("backward of ", "end of backward"))
-        for span in timeline.tasks
-    )
-
-
-def _groups(parts: Iterable[_Part], sheet: Sheet) -> list[list[_Part]]:
+def _groups(parts: Iterable[Part], sheet: Sheet) -> list[list[Part]]:
     """Return the boxes of a row: parts that are too thin to tell apart share one."""
-    groups: list[list[_Part]] = []
+    groups: list[list[Part]] = []
     free_from = -math.inf
     for part in parts:
         start, end = sheet.x(part.start_ns), sheet.x(part.end_ns)
         joins = end - start < THIN and start - free_from < THIN / 3
-        if joins and part.colour == groups[-1][-1].colour:
+        if joins and part.kind == groups[-1][-1].kind:
             groups[-1].append(part)
         else:
             groups.append([part])
@@ -210,11 +162,11 @@ def _groups(parts: Iterable[_Part], sheet: Sheet) -> list[list[_Part]]:
     return groups
 
 
-def _labels(group: Sequence[_Part]) -> list[tuple[str, ...]]:
+def _labels(group: Sequence[Part]) -> list[tuple[str, ...]]:
     """Return what a box may say, as lines, the best first."""
     first, last, count = group[0], group[-1], len(group)
     if not first.number:
-        return [(first.name if count == 1 else f"{count} tasks",)]
+        return [(clean(first.name) if count == 1 else f"{count} tasks",)]
     size = format_bytes(sum(part.bytes for part in group))
     if count == 1:
         return [(f"{first.name}: {size}",), (first.name, size), (first.name,)]
@@ -225,7 +177,7 @@ def _labels(group: Sequence[_Part]) -> list[tuple[str, ...]]:
 
 
 def _draw_boxes(
-    sheet: Sheet, y: float, height: float, row: _Row, busy: Sequence[tuple[int, int]]
+    sheet: Sheet, y: float, height: float, row: Lane, busy: Sequence[tuple[int, int]]
 ) -> None:
     """Draw a row's boxes with what they say, and the marks on them."""
     seam = (-math.inf, 0.0)
@@ -234,13 +186,10 @@ def _draw_boxes(
         x, width = sheet.x(start), max(sheet.x(end) - sheet.x(start), SPECK)
         if end < sheet.first_ns:
             continue
-        sheet.box(x, y, width, height, facecolor=group[0].colour)
-        cursor = start
-        for low, high in [*overlap(start, end, busy), (end, end)] if row.launches else []:
-            if low > cursor:
-                exposed = max(sheet.x(low) - sheet.x(cursor), SPECK)
-                sheet.box(sheet.x(cursor), y, exposed, height - sheet.foot, **EXPOSED)
-            cursor = high
+        sheet.box(x, y, width, height, facecolor=_colour(group[0]))
+        for low, high in exposed_parts(start, end, busy) if row.launches else []:
+            exposed = max(sheet.x(high) - sheet.x(low), SPECK)
+            sheet.box(sheet.x(low), y, exposed, height - sheet.foot, **EXPOSED)
         if x - seam[0] < SPECK and min(width, seam[1]) > THIN:
             wide = 0.9 if min(width, seam[1]) > 2 * THIN else 0.45
             sheet.line((x, x), (y, y + height), color="white", linewidth=wide)
@@ -304,7 +253,7 @@ def _draw_end(sheet: Sheet, y: float, timeline: Timeline) -> None:
     sheet.text(right + 0.07, y, end)
 
 
-def _draw_panel(sheet: Sheet, y: float, panel: Panel, rows: Iterable[_Row]) -> tuple[float, float]:
+def _draw_panel(sheet: Sheet, y: float, panel: Panel, rows: Iterable[Lane]) -> tuple[float, float]:
     """Draw one panel below ``y``; return where its time begins, below the title, and ends."""
     timeline = panel.timeline
     for line in wrap(panel.title, HEADING, bold=True):
@@ -345,14 +294,14 @@ def _draw_legend(sheet: Sheet, y: float, timelines: Sequence[Timeline]) -> float
         )
     ends = {each.compute_ns for each in timelines}
     if ends != {0}:
-        what = "backward ends" if all(map(_is_backward, timelines)) else "compute alone ends"
+        what = "backward ends" if all(map(is_backward, timelines)) else "compute alone ends"
         entries.append((what + (f" at {sheet.at(min(ends))}" if len(ends) == 1 else ""), DASHES))
     return sheet.key(y, entries)
 
 
 def _figure(panels: Sequence[Panel], title: str, subtitle: str) -> Figure:
     timelines = [panel.timeline for panel in panels]
-    rows = [_rows(each) for each in timelines]
+    rows = [lanes_of(each, MOST_MARKS) for each in timelines]
     widest = max(text_width(shorten(row.label)) for each in rows for row in each)
     sheet, y = Sheet(timelines, MARGIN + 0.1 + widest), MARGIN - 0.05
     for line in wrap(title, TITLE, bold=True):

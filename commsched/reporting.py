@@ -7,20 +7,38 @@ from typing import Annotated
 
 import typer
 
+from commsched.cases import RobustCostsOption, RobustOption, other_cases, path_of
 from commsched.export import EXPORTERS
 from commsched.models.errors import InputError
 from commsched.optimizer import METHODS, TIME_LIMIT_S, WORKERS, Status, optimize
-from commsched.options import FileArgument, JsonOption, LimitOption, ScopeOption, reads_problem
+from commsched.options import (
+    FileArgument,
+    JsonOption,
+    LimitOption,
+    ScopeOption,
+    reads_problem,
+    refuse_overwriting,
+)
 from commsched.output import make_console
-from commsched.problems import Loaded
+from commsched.problems import Loaded, Network, ReadOptions
 from commsched.problems.files import write_bytes
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_json
+from commsched.slowing import (
+    LaunchSlowdownOption,
+    SlowdownAloneOption,
+    SlowdownOption,
+    known_slowdown,
+)
+from commsched.watching import Watch
 
 
 @reads_problem
 def report_command(
     file: FileArgument,
     loaded: Loaded,
+    network: Network | None,
+    reading: ReadOptions,
+    watch: Watch,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")
     ] = Path("report.html"),
@@ -33,6 +51,11 @@ def report_command(
             "where ddp does not apply.",
         ),
     ] = None,
+    slowdown: SlowdownOption = None,
+    launch_slowdown: LaunchSlowdownOption = 1,
+    slowdown_alone: SlowdownAloneOption = None,
+    other: RobustOption = None,
+    other_costs: RobustCostsOption = None,
     scope: ScopeOption = "in-order",
     method: Annotated[
         str, typer.Option("--method", help=f"How to search: {', '.join(METHODS)}.")
@@ -43,28 +66,56 @@ def report_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write a page with the verdict, timelines, rules, what-ifs and what was read."""
-    from commsched.report import gather, page_bytes
+    from commsched.report import gather, page_bytes, summary_document, summary_lines
 
     if framework is not None and framework not in EXPORTERS:
-        known = ", ".join(EXPORTERS)
-        raise InputError(f"--framework: {framework!r:.60} is not one of {known}")
+        names = ", ".join(EXPORTERS)
+        raise InputError(f"--framework: {framework!r:.60} is not one of {names}")
     if not out.parent.is_dir():  # before the search, not after it
         raise InputError(f"--out: {out}: the folder {out.parent} does not exist")
+    inputs = (slowdown_alone, *(path_of(text) for text in other or ()), *(other_costs or ()))
+    refuse_overwriting("--out", out, *inputs)
+    known = known_slowdown(file, slowdown, launch_slowdown, slowdown_alone)
+    cases = other_cases(
+        file,
+        loaded,
+        others=other,
+        other_costs=other_costs,
+        network=network,
+        reading=reading,
+        watch=watch,
+    )
     problem = loaded.problem
-    result = optimize(
-        problem, scope=scope, method=method, time_limit_s=time_limit, workers=workers, seed=seed
-    )
-    contents = gather(
-        file, loaded, result, framework=framework, time_limit_s=time_limit, workers=workers
-    )
-    data = page_bytes(contents)
+    with watch.search("searching", time_limit) as tell:
+        result = optimize(
+            problem,
+            scope=scope,
+            method=method,
+            time_limit_s=time_limit,
+            workers=workers,
+            seed=seed,
+            progress=tell,
+        )
+    with watch.steps("making the page") as tell_steps:
+        contents = gather(
+            file,
+            loaded,
+            result,
+            framework=framework,
+            slowdown=known,
+            others=cases,
+            network=network,
+            time_limit_s=time_limit,
+            workers=workers,
+            progress=tell_steps,
+        )
+        data = page_bytes(contents)
     write_bytes(out, data)
     if as_json:
-        status, verdict = str(result.status), contents.verdict
-        print_json({"written": str(out), "bytes": len(data), "status": status, "verdict": verdict})
+        print_json({"written": str(out), "bytes": len(data), **summary_document(contents)})
     else:
         console = make_console()
-        for line in (f"verdict: {contents.verdict}", f"written to {out}: open it in a browser"):
+        for line in (*summary_lines(contents), f"written to {out}: open it in a browser"):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if result.plan is None:
         typer.echo(f"commsched: {result.status}: {contents.verdict}", err=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from commsched.cases import RobustCostsOption, RobustOption, other_cases
 from commsched.models.errors import InputError, NotApplicableError
-from commsched.models.slowdown import Slowdown
 from commsched.models.units import exact
 from commsched.optimizer.hiding import hiding_bandwidth
 from commsched.optimizer.robust import robust
@@ -17,7 +16,7 @@ from commsched.optimizer.slowed import optimize_slowed
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
 from commsched.options import FileArgument, JsonOption, LimitOption, reads_problem
 from commsched.output import make_console, print_problem
-from commsched.problems import Loaded, Network, load, read_network
+from commsched.problems import Loaded, Network, ReadOptions
 from commsched.process import print_json
 from commsched.sensitivity_output import (
     document,
@@ -26,8 +25,17 @@ from commsched.sensitivity_output import (
     print_robust,
     print_slowed,
 )
+from commsched.slowing import (
+    LaunchSlowdownOption,
+    SlowdownAloneOption,
+    SlowdownOption,
+    known_slowdown,
+)
+from commsched.watching import Watch
 
 KNOBS = ("alpha", "bandwidth", "compute")
+PARTS = len(KNOBS) + 3
+"""The knobs, the bandwidth that hides, the slowdown and the robust plan."""
 
 
 @reads_problem
@@ -35,6 +43,8 @@ def sensitivity_command(
     file: FileArgument,
     loaded: Loaded,
     network: Network | None,
+    reading: ReadOptions,
+    watch: Watch,
     factor: Annotated[
         float, typer.Option("--factor", help="Look at factors from 1/N to N.", metavar="N")
     ] = 10,
@@ -45,29 +55,11 @@ def sensitivity_command(
         float,
         typer.Option("--hide", help="Percent of the step that may stay exposed when it is hidden."),
     ] = 1,
-    slowdown: Annotated[
-        float | None,
-        typer.Option("--slowdown", help="Compute takes so many times as long beside a launch."),
-    ] = None,
-    launch_slowdown: Annotated[
-        float, typer.Option("--launch-slowdown", help="Launches do beside compute.")
-    ] = 1,
-    other: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--robust",
-            metavar="FILE",
-            help="Another step or rank that the plan should be good for, too; several times.",
-        ),
-    ] = None,
-    other_costs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--robust-costs",
-            metavar="FILE",
-            help="Another cost file that the plan should be good for, too; several times.",
-        ),
-    ] = None,
+    slowdown: SlowdownOption = None,
+    launch_slowdown: LaunchSlowdownOption = 1,
+    slowdown_alone: SlowdownAloneOption = None,
+    other: RobustOption = None,
+    other_costs: RobustCostsOption = None,
     time_limit: LimitOption = TIME_LIMIT_S,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,41 +67,55 @@ def sensitivity_command(
     range_ = exact(factor, "--factor")
     if range_ < 1:
         raise InputError(f"--factor: {factor} must be at least 1")
-    if slowdown is None and launch_slowdown != 1:
-        raise InputError("--launch-slowdown goes with --slowdown")
+    known = known_slowdown(file, slowdown, launch_slowdown, slowdown_alone)
     problem = loaded.problem
-    cases = [problem]
-    cases += [load(path, cost=network).problem for path in other or ()]
-    for path in other_costs or ():
-        given = read_network(path)
-        if loaded.recorded is None:
-            cases.append(load(file, cost=given).problem)
-        else:
-            costs, _ = given.costs(loaded.recorded.needs, file)
-            cases.append(loaded.recorded.with_costs(costs))
-    result = optimize(problem, time_limit_s=time_limit)
+    cases = other_cases(
+        file,
+        loaded,
+        others=other,
+        other_costs=other_costs,
+        network=network,
+        reading=reading,
+        watch=watch,
+    )
+    share, most_exposed = exact(within, "--within") / 100, exact(hide, "--hide") / 100
+    with watch.search("searching", time_limit) as tell:
+        result = optimize(problem, time_limit_s=time_limit, progress=tell)
     knobs, hiding, why_not = [], None, ""
-    try:
-        if result.plan is None:
-            raise NotApplicableError(f"no plan is known: {result.status}")
-        share = exact(within, "--within") / 100
-        for knob in KNOBS:
-            knobs.append(
-                sensitivity(problem, knob, result.plan, low=1 / range_, high=range_, within=share)
-            )
-        hiding = hiding_bandwidth(problem, exact(hide, "--hide") / 100)
-    except NotApplicableError as error:
-        if slowdown is None and len(cases) == 1:
-            raise
-        why_not = str(error)
     slowed = safe = None
-    if slowdown is not None:
-        factors = Slowdown(slowdown, launch_slowdown)
-        slowed = optimize_slowed(problem, factors, nominal=result, time_limit_s=time_limit)
-    if len(cases) > 1:
-        safe = robust(cases, time_limit_s=time_limit)
+    with watch.steps("looking at other numbers") as tell_steps:
+        try:
+            if result.plan is None:
+                raise NotApplicableError(f"no plan is known: {result.status}")
+            for number, knob in enumerate(KNOBS):
+                tell_steps(number, PARTS, knob)
+                knobs.append(
+                    sensitivity(
+                        problem, knob, result.plan, low=1 / range_, high=range_, within=share
+                    )
+                )
+            tell_steps(len(KNOBS), PARTS, "the bandwidth that hides communication")
+            hiding = hiding_bandwidth(problem, most_exposed)
+        except NotApplicableError as error:
+            if known is None and not cases:
+                raise
+            why_not = str(error)
+        if known is not None:
+            tell_steps(PARTS - 2, PARTS, "slowdown")
+            slowed = optimize_slowed(
+                problem, known.slowdown, nominal=result, time_limit_s=time_limit
+            )
+        if cases:
+            safe = robust(
+                [problem, *(case.problem for case in cases)],
+                nominal=result,
+                time_limit_s=time_limit,
+                progress=lambda done, total, now: tell_steps(PARTS - 1, PARTS, now),
+            )
+    source = "" if known is None else known.source
+    names = [file, *(case.title for case in cases)]
     if as_json:
-        print_json(document(problem, result, knobs, hiding, slowed, safe, why_not))
+        print_json(document(problem, result, knobs, hiding, slowed, source, safe, names, why_not))
         return
     console = make_console()
     print_problem(console, problem)
@@ -119,7 +125,6 @@ def sensitivity_command(
     else:
         console.print(why_not, markup=False)
     if slowed is not None:
-        print_slowed(console, slowed)
+        print_slowed(console, slowed, source)
     if safe is not None:
-        names = [file, *(other or ()), *(f"{file} with {path}" for path in other_costs or ())]
         print_robust(console, safe, names)

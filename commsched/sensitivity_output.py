@@ -117,13 +117,15 @@ def print_hiding(console: Console, hiding: Hiding) -> None:
     console.print(text)
 
 
-def print_slowed(console: Console, slowed: SlowedResult) -> None:
+def print_slowed(console: Console, slowed: SlowedResult, source: str) -> None:
     """Print exposed time with and without a slowdown, and what planning for it gains."""
     compute, launch = slowed.timeline.slowdown.factors
     also = f", launches {float(launch):g}x as long beside compute" if launch != 1 else ""
     console.print(
         Text(f"compute takes {float(compute):g}x as long beside launches{also}", style="bold")
     )
+    if source != "stated":
+        console.print(source, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("plan", "launches", "exposed", "exposed without slowdown", "step"):
         table.add_column(title, justify="left" if title == "plan" else "right")
@@ -171,7 +173,9 @@ def document(
     knobs: Sequence[Sensitivity],
     hiding: Hiding | None,
     slowed: SlowedResult | None,
+    source: str,
     safe: RobustResult | None,
+    names: Sequence[str],
     why_not: str,
 ) -> dict[str, Any]:
     """Return everything as plain data; factors are of the nominal values, times in microseconds."""
@@ -196,6 +200,7 @@ def document(
         found["slowdown"] = {
             "compute": float(compute),
             "launch": float(launch),
+            "source": source,
             "status": str(slowed.status),
             "method": slowed.method,
             "reason": slowed.reason,
@@ -214,13 +219,14 @@ def document(
             "buckets": [list(bucket.names) for bucket in safe.plan.buckets],
             "cases": [
                 {
+                    "case": title,
                     "name": case.name,
                     "best_us": us_from_ns(case.best_ns),
                     "lower_bound_us": us_from_ns(case.bound_ns),
                     "makespan_us": us_from_ns(case.makespan_ns),
                     "nominal_us": None if case.nominal_ns is None else us_from_ns(case.nominal_ns),
                 }
-                for case in safe.cases
+                for title, case in zip(names, safe.cases, strict=True)
             ],
         }
     return found

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commsched.lanes import shown_from
 from commsched.models.errors import MissingExtraError
 from commsched.models.timeline import Timeline
 from commsched.models.units import format_ns
@@ -110,13 +111,12 @@ class Sheet(Page):
 
     def __init__(self, timelines: Sequence[Timeline], left: float) -> None:
         super().__init__()
-        first = min(launch.ready_ns for each in timelines for launch in each.launches)
         last = max(each.makespan_ns for each in timelines)
         used = {launch.key.kind for each in timelines for launch in each.launches}
         self.kinds = [kind for kind in KIND_COLOURS if kind in used]
         self.foot = 0.05 if len(used) > 1 else 0.0  # of an exposed box, keeps the kind's colour
-        self.cut = last / 2 < first < last
-        self.first_ns = max(0, first - math.ceil((last - first) / 12)) if self.cut else 0
+        self.first_ns = shown_from(timelines)
+        self.cut = self.first_ns > 0
         self.window_ns = max(last - self.first_ns, 10)
         self.left, self.right = left, WIDTH - GUTTER
         self.unit, self.decimals, _ = next(u for u in UNITS if last < u[2])

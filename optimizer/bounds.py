@@ -62,14 +62,24 @@ def closed_form_bound(problem: Problem) -> Bound:
         through = head[task.name] + problem.cost(task.key).ns(task.bytes) + tail[task.name]
         if through > best.ns:
             best = Bound(through, "longest path")
+    load = channel_load_bound(problem, head, tail)
+    return Bound(load, "channel load") if load > best.ns else best
+
+
+def channel_load_bound(problem: Problem, head: dict[str, int], tail: dict[str, int]) -> int:
+    """Return the largest load of any channel between heads and tails.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    head, tail
+        What :func:`paths_ns` says, or anything better.
+    """
     by_channel: dict[str, list[int]] = defaultdict(list)
     for position, key in enumerate(problem.keys):
         by_channel[problem.channel(key)].append(position)
-    for positions in by_channel.values():
-        load = _channel_bound(problem, positions, head, tail)
-        if load > best.ns:
-            best = Bound(load, "channel load")
-    return best
+    return max(_channel_bound(problem, some, head, tail) for some in by_channel.values())
 
 
 def _compute_alone(problem: Problem) -> int:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from commsched.models import Plan, Problem, Timeline
 from commsched.models.errors import DeadlockError, MissingExtraError, NotApplicableError
+from commsched.models.knob import Setting
 from commsched.models.timeline import play
 from commsched.models.units import format_ns, us_from_ns
-from commsched.optimizer.registry import RULES, BestSetting, rule
+from commsched.optimizer.registry import RULES, BestSetting, KnobOf, Tunable, rule
 from commsched.optimizer.result import Result
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
+
+Tell = Callable[[int, int, str], None]
+"""Takes how many steps are done, of how many, and what is being done."""
+TOLD_EVERY = 64
+"""While a best setting is looked for, every so many plans are told."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,7 @@ def compare(
     result: Result | None = None,
     rules: Collection[str] | None = None,
     best_settings: bool = True,
+    progress: Tell | None = None,
 ) -> Comparison:
     """Evaluate every rule on a step, as it comes and with its best setting, beside the optimum.
 
@@ -164,6 +172,9 @@ def compare(
         Names of the rules to look at; by default all.
     best_settings
         Whether to find the best settings, too; that takes seconds for a thousand gradients.
+    progress
+        Called with how many plans and settings were looked at, of how many, and what is being
+        looked at: before each of them, on the way, and at the end.
 
     Returns
     -------
@@ -197,24 +208,59 @@ def compare(
             over = 0  # rounding
         rows.append(Row(name, title, setting, plan, timeline, over))
 
-    for each in RULES if rules is None else map(rule, rules):
-        try:
-            add(each.name, each.title, each.setting, each.make(problem))
-        except (NotApplicableError, DeadlockError) as error:
-            skipped.append((each.name, str(error)))
+    chosen = RULES if rules is None else [rule(name) for name in rules]
+    looks = [
+        (each, knob) for each in chosen for knob in (None, *(each.knobs if best_settings else ()))
+    ]
+    refused: set[str] = set()
+    tell = progress or _nothing
+    for done, (each, knob) in enumerate(looks):
+        now = each.title if knob is None else f"{each.title}, best setting"
+        tell(done, len(looks), now)
+        if each.name in refused:
             continue
-        for knob in each.knobs if best_settings else ():
-            name = f"{each.name}-{knob.suffix}"
-            try:
-                found = knob.best(problem)
-            except (NotApplicableError, DeadlockError) as error:
-                skipped.append((name, str(error)))
+        name = each.name if knob is None else f"{each.name}-{knob.suffix}"
+        try:
+            if knob is None:
+                add(name, each.title, each.setting, each.make(problem))
                 continue
-            add(name, each.title, f"best: {found.setting}", found.plan)
-            if rows and rows[-1].name == name:
-                found_settings[name] = found
+            counted = _counted(knob, partial(_tell_made, tell, (done, len(looks)), now))
+            found = counted.best(problem)
+        except (NotApplicableError, DeadlockError) as error:
+            skipped.append((name, str(error)))
+            if knob is None:
+                refused.add(name)
+            continue
+        add(name, each.title, f"best: {found.setting}", found.plan)
+        if rows and rows[-1].name == name:
+            found_settings[name] = found
+    tell(len(looks), len(looks), "")
     rows.sort(key=lambda row: (row.timeline.makespan_ns, row.launches, row.name))
     return Comparison(result, tuple(rows), tuple(skipped), found_settings)
+
+
+def _nothing(*_: object) -> None:
+    """Tell nobody."""
+
+
+def _tell_made(tell: Tell, place: tuple[int, int], now: str, made: int) -> None:
+    tell(*place, f"{now}, {made:,} plans")
+
+
+def _counted(knob: Tunable, tell: Callable[[int], None]) -> Tunable:
+    """Return a knob that tells now and then how many plans it has made."""
+    if not isinstance(knob, KnobOf):
+        return knob
+    make, made = knob.make, 0
+
+    def count(problem: Problem, setting: Setting) -> Plan:
+        nonlocal made
+        made += 1
+        if made % TOLD_EVERY == 0:
+            tell(made)
+        return make(problem, setting)
+
+    return replace(knob, make=count)
 
 
 def verdict(result: Result, today: Row | None) -> str:

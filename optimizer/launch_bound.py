@@ -23,6 +23,7 @@ from itertools import pairwise
 
 from commsched.models import FusionKey, Problem
 from commsched.optimizer.bounds import Lines
+from commsched.optimizer.grouping import channel_positions
 from commsched.optimizer.result import Bound
 
 MAX_CHAINS = 24
@@ -63,12 +64,12 @@ def launch_bound(
     >>> launch_bound(step, *paths_ns(step), 0)
     Bound(ns=110, proof='launches needed')
     """
-    by_channel: dict[str, list[_Job]] = {}
-    for name, size, key in zip(problem.names, problem.bytes, problem.keys, strict=True):
-        job = _Job(head[name], tail[name], size, key)
-        by_channel.setdefault(problem.channel(key), []).append(job)
     best = lower_ns
-    for jobs in by_channel.values():
+    for positions in channel_positions(problem):
+        jobs = [
+            _Job(head[problem.names[k]], tail[problem.names[k]], problem.bytes[k], problem.keys[k])
+            for k in positions
+        ]
         lines = Lines(problem, list({job.key: None for job in jobs}))
         for chain in _chains(jobs):
             best = _least(chain, lines, best)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -41,6 +41,7 @@ def limit_prices(
     time_limit_s: float = TIME_LIMIT_S,
     workers: int = WORKERS,
     seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[LimitPrice, ...]:
     """Return what each limit costs: the step is planned again without it.
 
@@ -50,6 +51,8 @@ def limit_prices(
         A result with a plan.
     time_limit_s, workers, seed
         For each of the searches, as for :func:`~commsched.optimizer.solve.optimize`.
+    progress
+        Called before each search with how many are done, of how many, and the limit's label.
 
     Examples
     --------
@@ -61,7 +64,9 @@ def limit_prices(
     """
     problem = result.problem
     prices = []
-    for limit in problem.limits:
+    for done, limit in enumerate(problem.limits):
+        if progress is not None:
+            progress(done, len(problem.limits), limit.label)
         others = problem.with_limits(other for other in problem.limits if other is not limit)
         without = optimize(
             others, scope=result.scope, time_limit_s=time_limit_s, workers=workers, seed=seed

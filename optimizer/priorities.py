@@ -21,6 +21,8 @@ from commsched.models.cost import CostCurve
 from commsched.optimizer.bounds import paths_ns
 from commsched.optimizer.exact import keys_of_channel
 from commsched.optimizer.incumbent import Incumbent
+from commsched.optimizer.nested import nested
+from commsched.optimizer.nested_search import NestedSearch
 from commsched.optimizer.reordering import Cost, Job, improve, reduce_launches
 from commsched.optimizer.result import Bound
 from commsched.optimizer.subsets import COUNTED_JOBS, MAX_JOBS, Subsets
@@ -54,6 +56,54 @@ class PrioritySearch:
             _Channel(problem, keys, tail, seed) for keys in keys_of_channel(problem).values()
         ]
 
+    def _begin(self) -> None:
+        """Start from the best plan known by now."""
+        known = self.incumbent
+        assert known.plan is not None
+        for channel in self.channels:
+            channel.begin(known.plan)
+        self._offer()
+
+    def by_windows(self, states: int, until: float) -> int:
+        """Send each collective before, with or after the innermost one, and raise the bound.
+
+        See :mod:`commsched.optimizer.nested_search`, which is exact if it ends.
+
+        Parameters
+        ----------
+        states
+            How many states to look at.
+        until
+            When to stop, on the clock of :func:`time.monotonic`.
+
+        Returns
+        -------
+        int
+            How many states were looked at.
+        """
+        self._begin()
+        known, used = self.incumbent, 0
+        floor = max(self.problem.compute_ns, known.bound.ns)
+        for channel in sorted(self.channels, key=lambda c: -c.latest):
+            bound = 0
+            for search in channel.sides:
+                if channel.latest <= floor:
+                    break
+                windows, before = search.windows, search.states
+                search.value = min(search.value, windows.value(channel.latest))
+                search.run(states - used, windows.value(floor), until)
+                used += search.states - before
+                bound = max(bound, windows.makespan_ns(search.bound))
+                if search.launches is not None:
+                    launches = channel.of_one_key(search.launches)
+                    latest = channel.lateness(launches)
+                    if latest < channel.latest:
+                        channel.latest, channel.order = latest, launches
+            floor = max(floor, bound)
+        self._offer("nested windows")
+        known.raise_bound(Bound(floor, "nested windows"))
+        return used
+
     def run(self, until: float, most: int | None = None) -> int:
         """Improve the incumbent until a moment, or its bound; return how many moves were tried.
 
@@ -64,11 +114,8 @@ class PrioritySearch:
         most
             How many moves to try at most, if that is fewer than the time allows.
         """
+        self._begin()
         incumbent = self.incumbent
-        assert incumbent.plan is not None
-        for channel in self.channels:
-            channel.begin(incumbent.plan)
-        self._offer()
         budget = int(min(MOST_S, max(0.0, until - time.monotonic())) * MOVES_A_SECOND)
         if most is not None:
             budget = min(budget, most)
@@ -126,6 +173,35 @@ class PrioritySearch:
         self.incumbent.replace(self._plan(), self.incumbent.method)
         return True
 
+    def fewest_by_windows(self, makespan_ns: int, states: int, until: float) -> bool:
+        """Take the fewest launches that keep a makespan, up to rounding, after :meth:`by_windows`.
+
+        Returns
+        -------
+        bool
+            Whether that was possible with so many states looked at.
+        """
+        least_ns = self.incumbent.makespan_ns or 0
+        orders = []
+        for channel in self.channels:
+            search = channel.sides[0]
+            if not search.windows.exact:
+                return False
+            value = search.windows.value(makespan_ns)
+            if makespan_ns == least_ns and channel.latest == least_ns:
+                # The value that was proved, which no rounding has raised.
+                value = min(value, search.value)
+            used = search.states
+            found = search.fewest(value, states, until)
+            states -= search.states - used
+            if found is None or channel.lateness(found) > makespan_ns:
+                return False
+            orders.append(found)
+        for channel, order in zip(self.channels, orders, strict=True):
+            channel.order = order
+        self.incumbent.replace(self._plan(), self.incumbent.method)
+        return True
+
     def fewer_launches(self, makespan_ns: int, moves: int, until: float) -> bool:
         """Offer a plan with fewer launches that keeps a makespan; return whether there was one."""
         for channel in self.channels:
@@ -146,8 +222,8 @@ class PrioritySearch:
             return True
         return False
 
-    def _offer(self) -> None:
-        self.incumbent.offer(self._plan(), "local search")
+    def _offer(self, method: str = "local search") -> None:
+        self.incumbent.offer(self._plan(), method)
 
     def _plan(self) -> Plan:
         names = self.problem.names
@@ -182,6 +258,7 @@ class _Channel:
         self.starts: list[tuple[int, list[list[int]]]] = []
         self.latest = 0
         self.subsets: Subsets | None = None
+        self.sides = [NestedSearch(windows) for windows in nested(self.jobs, self.curves)]
 
     def cost(self, key: int, size: int) -> int:
         """Return what a launch lasts."""
@@ -190,6 +267,16 @@ class _Channel:
             if len(self._prices) > 1_000_000:
                 self._prices.clear()
             found = self._prices[key, size] = self.curves[key].ns(size)
+        return found
+
+    def of_one_key(self, launches: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return launches with those that mix keys split."""
+        found: list[list[int]] = []
+        for launch in launches:
+            of_key: dict[int, list[int]] = {}
+            for job in launch:
+                of_key.setdefault(self.jobs[job].key, []).append(job)
+            found.extend(of_key.values())
         return found
 
     def begin(self, known: Plan) -> None:

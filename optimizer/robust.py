@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from commsched.models import Bucket, Plan, Problem
@@ -24,46 +24,12 @@ from commsched.models.units import exact
 from commsched.optimizer.neighbours import neighbours
 from commsched.optimizer.registry import RULES
 from commsched.optimizer.result import Result, Status
+from commsched.optimizer.robust_cases import CaseRegret, check_cases
 from commsched.optimizer.robust_chain import MAX_GRADIENTS, RobustChain, UndecidedError
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
 
 MAX_TRIED = 2_000
 """The most plans that the search by steps looks at."""
-MAX_CASES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class CaseRegret:
-    """What the two plans do in one case.
-
-    Attributes
-    ----------
-    name
-        The problem's name.
-    best_ns
-        The least makespan that is known for this case alone.
-    bound_ns
-        No plan of its scope has a smaller makespan in this case.
-    makespan_ns, nominal_ns
-        The makespans of the robust plan and of the nominal one; None if that cannot run in this
-        case, or breaks one of its limits.
-    """
-
-    name: str
-    best_ns: int
-    bound_ns: int
-    makespan_ns: int
-    nominal_ns: int | None
-
-    @property
-    def regret_ns(self) -> int:
-        """By how much the robust plan is longer than what is best in this case."""
-        return self.makespan_ns - self.best_ns
-
-    @property
-    def nominal_regret_ns(self) -> int | None:
-        """By how much the nominal plan is."""
-        return None if self.nominal_ns is None else self.nominal_ns - self.best_ns
 
 
 @dataclass(frozen=True)
@@ -110,7 +76,12 @@ class RobustResult:
 
 
 def robust(
-    problems: Sequence[Problem], *, scope: str = "in-order", time_limit_s: float = TIME_LIMIT_S
+    problems: Sequence[Problem],
+    *,
+    scope: str = "in-order",
+    nominal: Result | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> RobustResult:
     """Find the plan with the least worst regret over several cases.
 
@@ -121,8 +92,12 @@ def robust(
         with ready times, costs and compute of their own.
     scope
         Only ``"in-order"``: buckets are contiguous in the ready order of the first case.
+    nominal
+        The result of the first case alone in scope ``in-order``, if it is already known.
     time_limit_s
         Seconds for the best plan of each case where that needs a search, and for the robust plan.
+    progress
+        Called with how many cases are planned for, of how many, and what comes next.
 
     Returns
     -------
@@ -159,8 +134,17 @@ def robust(
     if limit_s <= 0:
         raise InputError(f"time_limit_s: {time_limit_s} must be above 0")
     cases = tuple(problems)
-    _check_alike(cases)
-    results = [optimize(case, time_limit_s=time_limit_s) for case in cases]
+    check_cases(cases)
+    if nominal is not None and nominal.scope != "in-order":
+        raise InputError("nominal: the result must be of scope in-order")
+    results = []
+    for number, case in enumerate(cases):
+        if progress is not None:
+            progress(number, len(cases), f"the best plan of {case.name or 'a case'}")
+        known = nominal if number == 0 else None
+        results.append(known or optimize(case, time_limit_s=time_limit_s))
+    if progress is not None:
+        progress(len(cases), len(cases), "the robust plan")
     search = _Search(cases, results, time.monotonic() + float(limit_s))
     why_not = _why_not_exact(cases)
     bound_ns = 0
@@ -185,31 +169,6 @@ def robust(
     return RobustResult(
         search.plan, search.nominal, found, min(bound_ns, worst), status, method, reason
     )
-
-
-def _check_alike(cases: Sequence[Problem]) -> None:
-    if not cases:
-        raise InputError("robust: no problem is given")
-    if len(cases) > MAX_CASES:
-        raise InputError(f"robust: {len(cases)} problems are given, at most {MAX_CASES} can be")
-    first = cases[0]
-    for number, case in enumerate(cases[1:], start=2):
-        what = f"robust: problem {number} ({case.name or 'without a name'})"
-        missing = next((name for name in first.names if name not in case.index), None)
-        more = next((name for name in case.names if name not in first.index), None)
-        if missing is not None or more is not None:
-            which = f"lacks {missing!r}" if missing is not None else f"has {more!r}, too"
-            raise InputError(f"{what} is not the first one's step: it {which}")
-        for k, name in enumerate(first.names):
-            other = case.index[name]
-            if case.bytes[other] != first.bytes[k]:
-                raise InputError(
-                    f"{what}: {name!r} has {case.bytes[other]} bytes, not {first.bytes[k]}"
-                )
-            if case.keys[other] != first.keys[k]:
-                raise InputError(f"{what}: {name!r} is of another kind, group, dtype or device")
-        if case.channels != first.channels:
-            raise InputError(f"{what}: its groups share channels in another way")
 
 
 def _why_not_exact(cases: Sequence[Problem]) -> str | None:

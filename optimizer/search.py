@@ -7,65 +7,47 @@ bound the search ends. docs/search.md says what each part brings.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from commsched.models import Problem
 from commsched.models.errors import NotApplicableError, SolverError
 from commsched.models.timeline import play
+from commsched.optimizer.ancestor_bound import ancestor_bound
 from commsched.optimizer.bounds import closed_form_bound, paths_ns
 from commsched.optimizer.deadlines import deadline_plan, why_no_deadlines
 from commsched.optimizer.exact import MAX_WHOLE_NS
-from commsched.optimizer.incumbent import Incumbent, Progress
+from commsched.optimizer.fifo_bound import fifo_bound
+from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.launch_bound import launch_bound
-from commsched.optimizer.priorities import PrioritySearch, why_no_priorities
+from commsched.optimizer.nested import nested_bound
+from commsched.optimizer.nested_search import STATES_A_SECOND
+from commsched.optimizer.order_search import ITEMS_A_SECOND, OrderSearch, why_no_order_search
+from commsched.optimizer.pieces import NODES_A_SECOND, Pieces
+from commsched.optimizer.priorities import (
+    MOST_S,
+    MOVES_A_SECOND,
+    PrioritySearch,
+    why_no_priorities,
+)
 from commsched.optimizer.result import Bound, Result, Scope, Status
+from commsched.optimizer.search_options import (
+    CPSAT_SHARE,
+    FEW,
+    LOCAL_SHARE,
+    MOST_AFTER_LOCAL,
+    MOVES_A_PAIR,
+    ORDERS_SHARE,
+    PATIENCE_A_PAIR,
+    PIECES_SHARE,
+    REDUCING_MOVES,
+    RULES_SHARE,
+    WHOLE_NS_JOBS,
+    WINDOWS_SHARE,
+    Options,
+)
 from commsched.optimizer.starting import in_scope, start
 from commsched.optimizer.subsets import MAX_JOBS
 from commsched.optimizer.two_sided import two_sided_bound
-
-RULES_SHARE = 0.15
-"""Share of the time limit after which no further rule is tried."""
-LOCAL_SHARE = 0.5
-"""Share of the time limit after which local search leaves the rest to CP-SAT."""
-MOVES_A_PAIR = 300
-"""Before CP-SAT proves it, no more moves than that for each pair of collectives."""
-MOST_AFTER_LOCAL = 100
-"""Where local search applies, CP-SAT only follows it for up to so many collectives."""
-REDUCING_MOVES = 20_000
-PARTS = frozenset(
-    {
-        "cpsat",
-        "deadlines",
-        "launches",
-        "priorities",
-        "rules",
-        "subsets",
-        "two-sided",
-        "windows",
-    }
-)
-"""What a search is made of; benchmarks leave parts out to see what they bring."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a search may use.
-
-    Attributes
-    ----------
-    time_limit_s, workers, seed, log, within, progress
-        As for :func:`commsched.optimize`.
-    parts
-        Some of :data:`PARTS`.
-    """
-
-    time_limit_s: float
-    workers: int
-    seed: int
-    log: bool = False
-    within: float = 0.0
-    progress: Progress | None = None
-    parts: frozenset[str] = field(default=PARTS)
 
 
 class Search:
@@ -111,7 +93,19 @@ class Search:
         return part in self.options.parts
 
     def _until(self, share: float) -> float:
+        if self.options.repeatable:
+            return self.known.until  # counted work ends what the clock would end otherwise
         return self.known.started + share * self.options.time_limit_s
+
+    def _for(self, share: float) -> float:
+        """Return when a share of the limit from now on is over."""
+        if self.options.repeatable:
+            return self.known.until
+        return min(self.known.until, time.monotonic() + share * self.options.time_limit_s)
+
+    def _counted(self, share: float, a_second: float) -> int:
+        """Return how much a share of the limit is enough for, so that machines agree."""
+        return int(min(MOST_S, share * self.options.time_limit_s) * a_second)
 
     def _search(self) -> None:
         problem, known = self.problem, self.known
@@ -124,18 +118,28 @@ class Search:
         if self._done() and not insists:
             self._met(known.method)
             return
+        if self._has("nested"):
+            known.raise_bound(nested_bound(problem, *paths_ns(problem), known.bound.ns))
+        orders = self.scope == "any" and not insists and why_no_priorities(problem) is None
+        if orders and self._has("nested") and not self._done() and self._by_windows():
+            return
         if self._has("rules") and not (exact and self.scope == "in-order"):
-            start(known, self._until(RULES_SHARE))
-        self._raise_bounds()
+            nodes = self._counted(RULES_SHARE, NODES_A_SECOND) // len(problem.tasks)
+            most = max(1, nodes) if self.options.repeatable else None
+            start(known, self._for(RULES_SHARE), most=most)
+        tail = self._raise_bounds()
+        if self.scope == "fifo" and not known.met:
+            known.raise_bound(fifo_bound(problem, known.bound.ns))
         if self._done() and not insists:
             self._met(known.method)
             return
-        orders = self.scope == "any" and self._has("priorities") and not insists
-        if orders and why_no_priorities(problem) is None:
+        if orders and self._has("priorities"):
             follows = self._has("cpsat") and len(problem.names) <= MOST_AFTER_LOCAL
             self._by_priorities(follows=follows)
             if self._done() or not follows:
                 return
+        elif not insists and not (exact and self.scope == "in-order") and self._by_moves(tail):
+            return
         if self._has("cpsat") and (known.left_s > 0 or known.plan is None or insists):
             self._by_cpsat()
 
@@ -169,32 +173,88 @@ class Search:
             known.offer(found.plan, "recurrence")
         return False
 
-    def _raise_bounds(self) -> None:
+    def _raise_bounds(self) -> dict[str, int]:
+        """Raise the bound; return what surely passes after the end of each task."""
         problem, known = self.problem, self.known
         head, tail = paths_ns(problem)
+        if self._has("ancestors") and not known.met and known.left_s > 0:
+            sides = ancestor_bound(problem, known.bound.ns, self._for(RULES_SHARE))
+            known.raise_bound(sides.bound)
+            head, tail = sides.head, sides.tail
         if self._has("launches") and not known.met and known.left_s > 0:
             known.raise_bound(launch_bound(problem, head, tail, known.bound.ns))
         if self._has("two-sided") and not known.met and known.left_s > 0:
-            until = self._until(2 * RULES_SHARE)
+            until = self._for(RULES_SHARE)
             known.raise_bound(two_sided_bound(problem, head, tail, known.bound.ns, until))
+        return tail
+
+    def _by_moves(self, tail: dict[str, int]) -> bool:
+        """Group neighbours, then change launches and orders; return whether that ends the search."""
+        problem, known = self.problem, self.known
+        large = len(problem.names) > MOST_AFTER_LOCAL
+        if self._has("pieces") and len(problem.names) > FEW:
+            share = PIECES_SHARE * (2 if large else 1)
+            most = self._counted(share, NODES_A_SECOND)
+            found = Pieces(known, self.options.seed).run(self._for(share), most)
+            self.statistics["groupings"] = found
+            if self._done():
+                self._met("search of groupings")
+                return True
+        follows = self._has("cpsat") and not large
+        orders = self._has("orders") and why_no_order_search(problem, self.scope) is None
+        if orders and known.plan is not None:
+            share = ORDERS_SHARE if follows else 1.0
+            search = OrderSearch(known, tail, self.options.seed)
+            self.statistics["moves"] = search.run(
+                self._for(share) if follows else self._until(0.95),
+                most=self._counted(share, ITEMS_A_SECOND / len(problem.tasks)),
+                patience=PATIENCE_A_PAIR * len(problem.names) ** 2 if follows else None,
+            )
+            if self._done():
+                self._met("local search")
+                return True
+            return not follows
+        return False
 
     def _by_priorities(self, *, follows: bool) -> None:
         known, options = self.known, self.options
         search = PrioritySearch(known, options.seed)
-        until = self._until(LOCAL_SHARE if follows else 0.95)
+        share = LOCAL_SHARE if follows else 0.95
+        until = self._until(share)
         few = len(self.problem.names) <= MAX_JOBS and self._has("subsets")
         most = (1 if few else MOVES_A_PAIR) * len(self.problem.names) ** 2 if follows else None
+        counted = self._counted(share, MOVES_A_SECOND)
+        most = counted if most is None else min(most, counted)
         self.statistics["moves"] = search.run(until, most)
-        makespan_ns = known.makespan_ns
         if known.met:
             self._met("local search")
         elif self._has("subsets") and search.prove(self._until(0.95)):
             self.reason += ", but all sets of collectives can be enumerated"
-            makespan_ns = known.makespan_ns
+        self._reduce(search, lambda ns: search.fewest_launches(ns, known.until))
+
+    def _by_windows(self) -> bool:
+        """Search nested windows; return whether that ends the search."""
+        known, options = self.known, self.options
+        search = PrioritySearch(known, options.seed)
+        states = self._counted(WINDOWS_SHARE, STATES_A_SECOND)
+        self.statistics["states"] = search.by_windows(states, self._until(WINDOWS_SHARE))
+        few = len(self.problem.names) <= WHOLE_NS_JOBS
+        if not known.proved or (few and not known.met):
+            return False
+        self._met("search of nested windows")
+        self._reduce(search, lambda ns: search.fewest_by_windows(ns, states, known.until))
+        if self.fewest:
+            self.reason += "; the number of launches is least up to rounding"
+        return True
+
+    def _reduce(self, search: PrioritySearch, fewest: Callable[[int], bool]) -> None:
+        """Save launches: the fewest if that is quick, else fewer."""
+        known = self.known
+        makespan_ns = known.makespan_ns
         assert makespan_ns is not None
         self.least_ns = makespan_ns
-        allowed_ns = makespan_ns + int(makespan_ns * options.within) * known.proved
-        if known.proved and search.fewest_launches(allowed_ns, known.until):
+        allowed_ns = makespan_ns + int(makespan_ns * self.options.within) * known.proved
+        if known.proved and fewest(allowed_ns):
             self.fewest = True
             return
         moves = min(REDUCING_MOVES, MOVES_A_PAIR * len(self.problem.names) ** 2)
@@ -203,7 +263,7 @@ class Search:
     def _by_cpsat(self) -> None:
         # Imported here: loading OR-Tools takes half a second that most calls do not need.
         from commsched.optimizer.cpsat import AnyOrderModel, Budget, InOrderModel, solve
-        from commsched.optimizer.cpsat.windows import improve_by_windows
+        from commsched.optimizer.cpsat.run import WORK_A_SECOND
 
         problem, known, options = self.problem, self.known, self.options
         budget = Budget(
@@ -213,6 +273,7 @@ class Search:
             options.log,
             options.within,
             known.report if options.progress else None,
+            CPSAT_SHARE * options.time_limit_s * WORK_A_SECOND if options.repeatable else None,
         )
         model: InOrderModel | AnyOrderModel
         try:
@@ -225,8 +286,6 @@ class Search:
             if self.method == "cpsat":
                 raise
             self.reason += f"; {error}"
-            if known.plan is not None and self._has("windows") and self.scope != "fifo":
-                self.interrupted = improve_by_windows(known, budget, self.statistics)
             return
 
         outcome = solve(model, budget)
@@ -266,6 +325,13 @@ class Search:
             reason += "; interrupted"
         elif status in (Status.FEASIBLE, Status.UNKNOWN) and known.left_s <= 0:
             reason += f"; stopped at the limit of {options.time_limit_s:g} s"
+        if options.repeatable:
+            cuts = self.statistics.get("clock_cuts", 0) + (known.left_s <= 0)
+            self.statistics["clock_cuts"] = cuts
+            again = "the same seed and workers give this plan again"
+            if cuts or self.interrupted:
+                again = "the clock cut the search short, so another run may find another plan"
+            reason += f"; {again}"
         if known.plan is not None and not self.fewest:
             reason += "; the number of launches is not proved least"
         return Result(
@@ -285,7 +351,9 @@ class Search:
 def bound_of(problem: Problem) -> Bound:
     """Return the best bound that needs no search, for every plan of every scope."""
     bound = closed_form_bound(problem)
-    head, tail = paths_ns(problem)
+    head, tail, found = ancestor_bound(problem, bound.ns)
+    if found.ns > bound.ns:
+        bound = found
     for better in (launch_bound, two_sided_bound):
         found = better(problem, head, tail, bound.ns)
         if found.ns > bound.ns:

@@ -275,6 +275,11 @@ class _Search:
 
     def fill(self) -> None:
         """Find an optimal plan for every place."""
+        if self.low == self.high:  # no interval, but one place
+            kept = self.regret_at_one <= self.rounding
+            plan = self.plan if kept else self.family.optimum(ONE).plan
+            self.found, self.complete = [((ONE, ONE), plan)], True
+            return
         open_ = self._keep_where_optimal(self.plan, self.kept, self.low, self.high, self.rounding)
         plans, most = 0, min(MAX_PLANS, MAX_WORK // len(self.family.problem.names) ** 2)
         while open_ and plans < most:

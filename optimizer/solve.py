@@ -13,7 +13,8 @@ from commsched.optimizer.deadlines import fewest_launches, why_no_deadlines
 from commsched.optimizer.exact import exact_plan, why_not_exact
 from commsched.optimizer.incumbent import Progress
 from commsched.optimizer.result import Result, Scope, Status, check_scope, proved_status
-from commsched.optimizer.search import Options, Search
+from commsched.optimizer.search import Search
+from commsched.optimizer.search_options import Options
 
 Method = Literal["auto", "recurrence", "cpsat"]
 METHODS: tuple[Method, ...] = ("auto", "recurrence", "cpsat")
@@ -32,6 +33,7 @@ def optimize(
     within: float = 0.0,
     progress: Progress | None = None,
     log: bool = False,
+    repeatable: bool = False,
 ) -> Result:
     """Find the plan with the least makespan, then the fewest launches, then the earliest starts.
 
@@ -60,6 +62,10 @@ def optimize(
         bound, both in nanoseconds, when one of them improves; always in the caller's thread.
     log
         Whether CP-SAT's log goes to standard error.
+    repeatable
+        Whether the search ends by counted work, so that the same seed and number of workers give the
+        same plan on every machine. That takes longer for the same quality; the time limit still
+        holds, and the reason says if it cut anything.
 
     Returns
     -------
@@ -97,7 +103,7 @@ def optimize(
             raise NotApplicableError(f"method recurrence cannot prove this problem: {why_not}")
     else:
         why_not = "asked for"
-    options = Options(float(time_limit_s), workers, seed, log, float(within), progress)
+    options = Options(float(time_limit_s), workers, seed, log, float(within), progress, repeatable)
     return Search(problem, checked_scope, method, why_not, options).run()
 
 

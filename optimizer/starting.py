@@ -19,11 +19,15 @@ from commsched.optimizer.exact import exact_plan, why_not_exact
 from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.registry import RULES, KnobOf
 from commsched.optimizer.result import Scope
+from commsched.optimizer.rules.byteps import PARTITION_BYTES
 from commsched.optimizer.rules.ddp import ddp
 from commsched.optimizer.rules.each import one_each
 from commsched.optimizer.rules.no_overlap import no_overlap
 from commsched.optimizer.rules.one import one_bucket
+from commsched.optimizer.rules.p3 import SLICE_ELEMENTS
 
+SLICES = {"p3": 4 * SLICE_ELEMENTS, "byteps": PARTITION_BYTES}
+"""Rules without a knob for it that split collectives above so many bytes, which no scope allows."""
 SETTINGS = 12
 """How many values of a rule's knob are tried: all bytes, half of them, a quarter, ..."""
 
@@ -58,7 +62,9 @@ def in_scope(problem: Problem, plan: Plan, scope: Scope) -> bool:
     return True
 
 
-def start(incumbent: Incumbent, until: float, *, quick: bool = False) -> None:
+def start(
+    incumbent: Incumbent, until: float, *, quick: bool = False, most: int | None = None
+) -> None:
     """Offer the plans of the rules, quick ones first, until a moment of :func:`time.monotonic`.
 
     The first of them, one launch a collective in ready order, always runs and is always offered.
@@ -71,25 +77,31 @@ def start(incumbent: Incumbent, until: float, *, quick: bool = False) -> None:
         When to stop.
     quick
         Whether the rules of :data:`KNOWN` are enough.
+    most
+        How many plans are tried at most, if that is fewer than the time allows.
     """
     problem = incumbent.problem
-    for name, make in KNOWN if quick else _all_rules():
-        if incumbent.plan is not None and (time.monotonic() > until or incumbent.met):
+    for tried, (name, make) in enumerate(KNOWN if quick else _all_rules(problem)):
+        over = time.monotonic() > until or (most is not None and tried >= most)
+        if incumbent.plan is not None and (over or incumbent.met):
             return
         try:
             plan = make(problem)
         except (NotApplicableError, DeadlockError):
             continue
-        plan = plan if problem.limits else _without_holds(plan)
+        # A queue that is served first come, first served holds nothing back.
+        held = problem.limits and incumbent.scope != "fifo"
+        plan = plan if held else _without_holds(plan)
         if in_scope(problem, plan, incumbent.scope):
             incumbent.offer(plan, f"rule {name}")
 
 
-def _all_rules() -> Iterator[tuple[str, Callable[[Problem], Plan]]]:
+def _all_rules(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], Plan]]]:
     yield from KNOWN
     known = {name for name, _ in KNOWN}
+    largest = max(problem.bytes)
     for rule in RULES:
-        if rule.name not in known:
+        if rule.name not in known and largest <= SLICES.get(rule.name, largest):
             yield rule.name, rule.make
     for rule in RULES:
         for knob in rule.knobs:

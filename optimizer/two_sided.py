@@ -6,7 +6,10 @@ take, without start-ups) can have been done, and in the last t before the end of
 with head >= h and tail >= t, if there are any, all of whose launches lie between entirely. If h + t is
 not beyond the end of the step, because there are such collectives or another bound says so,
 
-    makespan >= h + t + work - G(h) - H(t) + (a start-up if there are such collectives).
+    makespan >= h + t + work - G(h) - H(t) + (a start-up if there are such collectives, else less one).
+
+If there are none, one launch may be under way at both moments. Seen from either side its start-up
+comes first, so its work is counted as if it had two, and one is given back.
 
 For G let collectives be divisible. Then a launch that takes all the work that is there at its start is
 at least as good as one that takes less, so the work done is a prefix in the order of heads and
@@ -34,6 +37,7 @@ from numpy.typing import NDArray
 
 from commsched.models import FusionKey, Problem
 from commsched.models.cost import Piece
+from commsched.optimizer.grouping import channel_positions
 from commsched.optimizer.result import Bound
 
 Floats = NDArray[np.float64]
@@ -77,20 +81,17 @@ def two_sided_bound(
     >>> two_sided_bound(step, *paths_ns(step), 0)
     Bound(ns=120, proof='start-ups and waiting at both sides')
     """
-    by_channel: dict[str, list[int]] = {}
-    for k, key in enumerate(problem.keys):
-        by_channel.setdefault(problem.channel(key), []).append(k)
     best = float(lower_ns)
-    for positions in by_channel.values():
+    for positions in channel_positions(problem):
         heads = np.array([head[problem.names[k]] for k in positions], dtype=np.float64)
         tails = np.array([tail[problem.names[k]] for k in positions], dtype=np.float64)
-        for startup, work in _lines(problem, positions):
+        for startup, work in start_ups_and_work(problem, positions):
             best = max(best, _channel(heads, tails, work, startup, best, until))
     bound_ns = math.ceil(best - 1e-3) if best > lower_ns else lower_ns
     return Bound(max(lower_ns, bound_ns), "start-ups and waiting at both sides")
 
 
-def _lines(problem: Problem, positions: Sequence[int]) -> list[tuple[float, Floats]]:
+def start_ups_and_work(problem: Problem, positions: Sequence[int]) -> list[tuple[float, Floats]]:
     """Return start-ups and the work of each collective, for some choices of minorants."""
     total: dict[FusionKey, int] = {}
     count: dict[FusionKey, int] = {}
@@ -180,7 +181,7 @@ def _subset(
     some = late[None, :] <= largest[:, None]
     apart = some | (early[:, None] + late[None, :] <= known)
     between = (early - done_early)[:, None] + (late - done_late)[None, :]
-    bound = np.where(apart, between + np.where(some, startup, 0.0), -np.inf)
+    bound = np.where(apart, between + np.where(some, startup, -startup), -np.inf)
     row, column = np.unravel_index(int(bound.argmax()), bound.shape)
     total = float(bound[row, column]) + float(work.sum())
     return _Best(total, float(early[row]), float(late[column]))
@@ -201,8 +202,8 @@ def most_done(ready: Floats, work: Floats, startup: float, times: Floats) -> Flo
     done_at = np.zeros(count + 1)
     most = np.zeros(len(times))
     for j in range(1, count + 1):
-        start = np.maximum(done_at[:j], ready[j - 1]) + startup
-        done_at[j] = (start + sent[j] - sent[:j]).min()
+        start, done = _done(done_at, ready, sent, startup, j)
+        done_at[j] = done.min()
         # What the launch of (i, j) has done by each time, on top of the i before it.
         if j == count or ready[j] > ready[j - 1]:
             partly = np.minimum(times[:, None] - start[None, :], sent[j] - sent[:j])
@@ -210,3 +211,28 @@ def most_done(ready: Floats, work: Floats, startup: float, times: Floats) -> Flo
             reached = np.where(partly >= 0, total, 0.0).max(axis=1)
             most = np.maximum(most, reached)
     return most
+
+
+def all_done(ready: Floats, work: Floats, startup: float) -> float:
+    """Return the earliest moment by which all work can have been done.
+
+    Examples
+    --------
+    >>> all_done(np.array([0.0, 5.0]), np.array([4.0, 4.0]), 1.0)
+    10.0
+    """
+    order = np.argsort(ready, kind="stable")
+    ready, work = ready[order], work[order]
+    sent = np.concatenate([[0.0], np.cumsum(work)])
+    done_at = np.zeros(len(ready) + 1)
+    for j in range(1, len(ready) + 1):
+        done_at[j] = _done(done_at, ready, sent, startup, j)[1].min()
+    return float(done_at[-1])
+
+
+def _done(
+    done_at: Floats, ready: Floats, sent: Floats, startup: float, j: int
+) -> tuple[Floats, Floats]:
+    """Return when launches of i..j can have begun to move bytes and can be done, for all i < j."""
+    start = np.maximum(done_at[:j], ready[j - 1]) + startup
+    return start, start + sent[j] - sent[:j]

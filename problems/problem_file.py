@@ -246,6 +246,8 @@ def problem_to_bytes(problem: Problem | RecordedStep | RecordedGraph) -> bytes:
         file.costs = {group: _raw(kinds) for group, kinds in rows.items()}
     if isinstance(problem, Problem) and problem.limits:
         file.limits = [row_of_limit(limit) for limit in problem.limits]
+    if isinstance(file.name, str):  # may come from the name of a file, which need not be UTF-8
+        file.name = file.name.encode("utf-8", "backslashreplace").decode()
     return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
 
 

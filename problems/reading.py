@@ -14,6 +14,7 @@ from commsched.models.errors import InputError
 from commsched.problems.files import MAX_FILE_BYTES
 from commsched.problems.network import Network
 from commsched.problems.problem_file import problem_and_notes
+from commsched.problems.read_progress import Tell, counted
 from commsched.problems.readers import Reader, ReadOptions
 from commsched.problems.recorded import Recording
 from commsched.problems.registry import READERS
@@ -46,6 +47,7 @@ def load(
     *,
     cost: CostCurve | Network | None = None,
     options: ReadOptions = NO_OPTIONS,
+    progress: Tell | None = None,
 ) -> Loaded:
     """Read a problem file, or a recording of any kind that is known.
 
@@ -59,6 +61,8 @@ def load(
         of collective.
     options
         What to take from a recording.
+    progress
+        Called now and then with how many bytes were read, and of how many.
 
     Raises
     ------
@@ -69,7 +73,7 @@ def load(
     files = _files(path, options.member)
     found = _recognise(path, files)
     if found is None:
-        return _load_problem(path, files[0], network, options)
+        return _load_problem(path, counted(files, progress)[0], network, options)
     reader, files, notes = found
     _check_options(path, reader, options)
     if network is None:
@@ -77,7 +81,7 @@ def load(
             f"{path}: is a {reader.title}; say what the network costs: --alpha-us and "
             "--bandwidth-gb-s, or --costs FILE"
         )
-    recorded = reader.read(files, options)
+    recorded = reader.read(counted(files, progress), options)
     costs, more = network.costs(recorded.needs, str(path))
     try:
         return Loaded(recorded.with_costs(costs), recorded, (*notes, *more))
@@ -95,8 +99,10 @@ def read(
     return load(path, cost=cost, options=options).problem
 
 
-def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Recording:
-    """Read a recording without asking what the network costs.
+def read_recording(
+    path: str | Path, *, options: ReadOptions = NO_OPTIONS, progress: Tell | None = None
+) -> Recording:
+    """Read a recording without asking what the network costs; ``progress`` as for :func:`load`.
 
     Raises
     ------
@@ -112,7 +118,7 @@ def read_recording(path: str | Path, *, options: ReadOptions = NO_OPTIONS) -> Re
         )
     reader, files, notes = found
     _check_options(path, reader, options)
-    recording = reader.read(files, options)
+    recording = reader.read(counted(files, progress), options)
     if not notes:
         return recording
     report = recording.report

@@ -679,7 +679,7 @@ FLAGS = [
     (["--method", "a\nb\x1b"], "method"),
     (["--out", "MISSING/plan.json"], "missing.json"),
     (["--out", "FOLDER"], "folder"),
-    (["--out", ""], "folder"),
+    (["--out", ""], "is empty"),
     (["--out", "x" * 5000], "name too long"),
     (["--out", "PROBLEM/plan.json"], "problem.json"),
     (["--picture", "FOLDER/picture.pdf"], ".png or .svg"),

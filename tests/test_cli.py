@@ -16,7 +16,7 @@ from cli_runner import refusal, run, run_json
 from shared_files import shared_data
 
 import commsched
-import commsched.cli
+import commsched.planning
 from commsched.models import Plan, evaluate
 from commsched.models.units import MIB
 from commsched.optimizer import RULES, Bound, Result, Status, ddp
@@ -174,7 +174,7 @@ def test_a_gap_is_stated_by_its_formula(paths, monkeypatch):
     makespan_ns = evaluate(problem, plan).makespan_ns
     bound = Bound(makespan_ns - makespan_ns // 4, "a test")
     result = Result(problem, "in-order", Status.FEASIBLE, plan, bound, "cpsat", "a test", 0.0)
-    monkeypatch.setattr(commsched.cli, "optimize", lambda *_, **__: result)
+    monkeypatch.setattr(commsched.planning, "optimize", lambda *_, **__: result)
     document = run_json("plan", paths["gradients"])
     assert document["status"] == "feasible"
     assert document["gap"] == pytest.approx(0.25, abs=1e-6)
@@ -345,7 +345,7 @@ def test_exit_codes_without_a_plan(paths, monkeypatch, status, code):
     def nothing(problem, **_):
         return Result(problem, "in-order", status, None, Bound(7000, "a test"), "cpsat", "why", 1.0)
 
-    monkeypatch.setattr(commsched.cli, "optimize", nothing)
+    monkeypatch.setattr(commsched.planning, "optimize", nothing)
     found, out, err = run("plan", paths["gradients"], "--json")
     assert found == code
     document = json.loads(out)

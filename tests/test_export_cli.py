@@ -156,7 +156,9 @@ def test_refusals_are_one_line(files, tmp_path):
     """Another problem's plan, unknown frameworks, options without the problem, broken files."""
     plan, problem = files
     assert "is not one of ddp, horovod" in refusal("export", plan, problem, "--to", "mpi")
-    assert "is not one of ddp, horovod" in refusal("export", plan, "--to", "mpi")
+    line = refusal("export", plan, "--to", "mpi")
+    assert line.startswith("commsched: --to: 'mpi' is not one of ddp, horovod")
+    assert line.endswith("perfetto, csv\n")
     other = tmp_path / "other.json"
     write_problem(GradientProblem(FOUR.gradients[:3], FOUR.cost(FOUR.keys[0])), other)
     assert "is for another problem" in refusal("export", plan, other, "--to", "ddp")

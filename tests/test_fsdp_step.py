@@ -410,8 +410,84 @@ def test_missing_costs_and_a_root_without_parameters_are_refused():
         fsdp_step(TWO, {"all_gather": UNIT})
     with pytest.raises(InputError, match="a cost curve for all_gather is missing"):
         fsdp_step(TWO, UNIT)
-    with pytest.raises(InputError, match="'allreduce' is neither all_gather nor"):
+    with pytest.raises(
+        InputError, match=r"'allreduce' is none of all_gather, reduce_scatter .an allreduce needs"
+    ):
         fsdp_step(TWO, {**COSTS, "allreduce": UNIT})
     bare = LayerProfile((Layer("a", 1, 1, 4), Layer("b", 1, 1)))
     with pytest.raises(InputError, match="root: layer 'b' has no parameters"):
         fsdp_step(bare, COSTS, root=("b",))
+
+
+HYBRID = {**COSTS, "allreduce": AlphaBeta(0.001, 0.5)}
+"""An all-reduce across replicas: a nanosecond and two for each byte."""
+
+
+def test_two_replicas_by_hand():
+    """As test_two_layers_by_hand up to the scatters; then 5 of 10 bytes, 11 ns each, across."""
+    problem = fsdp_step(TWO, HYBRID, hybrid_shard=2)
+    timeline = evaluate(problem, each(problem))
+    found = spans(timeline)
+    assert (found["scatter b"], found["reduce b"]) == ((104, 116), (116, 127))
+    assert (found["scatter a"], found["reduce a"]) == ((144, 156), (156, 167))
+    assert timeline.makespan_ns == 167
+    reduces = [task for task in problem.collectives if task.kind == "allreduce"]
+    assert [(t.name, t.bytes, t.after) for t in reduces] == [
+        ("reduce b", 5, ("scatter b",)),
+        ("reduce a", 5, ("scatter a",)),
+    ]
+    assert problem.channel(reduces[0].key) == "replicate"
+    assert problem.channel(problem.collectives[0].key) == "fsdp"
+    check_step(problem)
+
+
+def test_replicas_share_the_units_and_the_optimizer_waits_for_them():
+    """A unit of both layers is one launch of each sort, and its bytes are rounded up."""
+    odd = LayerProfile((Layer("a", 20, 40, 11), Layer("b", 20, 40, 10)), "odd")
+    problem = fsdp_step(odd, HYBRID, hybrid_shard=4, optimizer_ns={"a": 3, "b": 3})
+    after = {task.name: task.after for task in problem.tasks}
+    assert after["optimizer a"] == ("reduce a",)
+    assert [t.bytes for t in problem.collectives if t.kind == "allreduce"] == [3, 3]
+    one = [
+        ["gather a", "gather b"],
+        ["gather b again", "gather a again"],
+        ["scatter b", "scatter a"],
+    ]
+    assert evaluate(problem, Plan.of([*one, ["reduce b", "reduce a"]])).broken == ()
+    broken = evaluate(problem, Plan.of([*one, ["reduce b"], ["reduce a"]])).broken
+    assert "grouped differently" in broken[0]
+
+
+def test_replicas_in_each_micro_batch_and_only_in_the_last():
+    for scatter, count in (("each", 4), ("last", 2)):
+        problem = fsdp_step(TWO, HYBRID, hybrid_shard=2, micro_batches=2, scatter=scatter)
+        reduces = [task for task in problem.collectives if task.kind == "allreduce"]
+        assert len(reduces) == count
+        assert {problem.channel(task.key) for task in reduces} == {"replicate"}
+        check_step(problem)
+
+
+@pytest.mark.parametrize("communicators", [1, 2])
+def test_replicas_are_planned_as_well_as_all_plans_tried(communicators):
+    profile = LayerProfile((Layer("a", 20, 40, 10),))
+    for seed in range(6):
+        rng = random.Random(seed)
+        costs = {**sharded_costs(rng), "allreduce": AlphaBeta(0.002, rng.choice((1, 2)))}
+        problem = fsdp_step(profile, costs, hybrid_shard=2, communicators=communicators)
+        check_optimum(problem, "any")
+
+
+@pytest.mark.parametrize(
+    ("costs", "options", "message"),
+    [
+        (HYBRID, {"hybrid_shard": 1}, "hybrid_shard: 1 must be a whole number from 2"),
+        (HYBRID, {"hybrid_shard": True}, "hybrid_shard: True must be"),
+        (COSTS, {"hybrid_shard": 2}, "a cost curve for allreduce is missing"),
+        (HYBRID, {"hybrid_shard": 2, "replicate_group": "fsdp"}, "replicate_group: 'fsdp' is the"),
+        (HYBRID, {"hybrid_shard": 2, "replicate_group": ""}, "replicate_group: '' must be"),
+    ],
+)
+def test_what_is_refused_of_replicas(costs, options, message):
+    with pytest.raises(InputError) as error:
+        fsdp_step(TWO, costs, **options)
+    assert message in str(error.value)

@@ -9,7 +9,7 @@ from step_maker import check_optimum, check_step, each, random_cost
 from strategies import random_valid_plan
 
 from commsched.models import AlphaBeta, Collective, Compute, InputError, Plan, evaluate
-from commsched.optimizer import Status, optimize
+from commsched.optimizer import Status, optimize, optimize_variants
 from commsched.problems.steps.experts import Experts, estimated_experts
 from commsched.problems.steps.layers import Layer, LayerProfile
 from commsched.problems.steps.moe_step import moe_step, moe_steps
@@ -51,6 +51,82 @@ def test_chunks_pipeline_the_experts_with_the_all_to_alls():
     pairs = [problem.names[k : k + 2] for k in range(0, 8, 2)]
     assert evaluate(problem, Plan.of(pairs)).makespan_ns == 238
     check_step(problem, Plan.of(pairs))
+
+
+def test_chunks_across_layers_by_hand():
+    """A chunk's all-to-alls wait for that chunk only, and the chunk's next compute for them.
+
+    Forward 0-5, 5-10; there 5-17, 17-29; experts 17-37, 37-57; back 37-49, 57-69. Backward as
+    listed: 69-81, 81-93; experts 81-121, 121-161; 121-133, 161-173; own 161-171, 173-183.
+    """
+    problem = moe_step(ONE, EXPERTS, COSTS, chunks=2, across_layers=True)
+    assert computes(problem) == [
+        "forward a [1/2]", "forward a [2/2]", "experts a [1/2]", "experts a [2/2]",
+        "backward experts a [1/2]", "backward experts a [2/2]", "backward a [1/2]", "backward a [2/2]",
+    ]  # fmt: skip
+    assert evaluate(problem, each(problem)).makespan_ns == 183
+    # The first chunk turns round before the second one is back: 49-61, then 61-73 and 73-85.
+    order = problem.names.copy()
+    order.insert(order.index("combine a [2/2]"), order.pop(order.index("backward combine a [1/2]")))
+    plan = Plan.of([name] for name in order)
+    assert evaluate(problem, plan).makespan_ns == 163
+    check_step(problem, plan)
+    assert (
+        moe_step(ONE, EXPERTS, COSTS, across_layers=True).tasks
+        == moe_step(ONE, EXPERTS, COSTS).tasks
+    )
+
+
+def test_chunks_across_layers_add_up_and_gradients_wait_for_all():
+    profile = LayerProfile(
+        (Layer("a", 11, 23, 30, weight_gradient_ns=7), Layer("b", 5, 9, 12, weight_gradient_ns=9))
+    )
+    experts = Experts(
+        40, 80, 20, shared_forward_ns=13, shared_backward_ns=27, weight_gradient_ns=31
+    )
+    costs = {**COSTS, "allreduce": UNIT}
+    whole = moe_step(profile, experts, costs)
+    for count in (2, 3):
+        problem = moe_step(
+            profile, experts, costs, chunks=count, across_layers=True, chunk_overhead_ns=2
+        )
+        sums: dict[str, int] = {}
+        pieces: dict[str, int] = {}
+        for task in problem.tasks:
+            if isinstance(task, Compute):
+                name = task.name.partition(" [")[0]
+                sums[name] = sums.get(name, 0) + task.duration_ns
+                pieces[name] = pieces.get(name, 0) + 1
+        for task in whole.tasks:
+            if isinstance(task, Compute):
+                overhead = 0 if "weights" in task.name else 2 * (count - 1)
+                assert sums[task.name] == task.duration_ns + overhead
+                assert pieces[task.name] == (1 if "expert weights" in task.name else count)
+        after = {task.name: task.after for task in problem.tasks}
+        assert after["gradients a"] == tuple(f"weights a [{k + 1}/{count}]" for k in range(count))
+        assert after[f"forward b [{count}/{count}]"] == (
+            f"shared a [{count}/{count}]",
+            f"combine a [{count}/{count}]",
+        )
+        check_step(problem)
+
+
+def test_the_number_of_chunks_and_what_is_cut_are_decided():
+    """Forms compete: without an overhead cutting all the layers' compute is best here."""
+    profile = LayerProfile((Layer("a", 40, 80),))
+    forms = {
+        (count, across): moe_step(
+            profile, EXPERTS, COSTS, chunks=count, across_layers=across, chunk_overhead_ns=1
+        )
+        for count in (1, 2)
+        for across in (False, True)
+        if count > 1 or not across
+    }
+    found = optimize_variants(forms, scope="any", workers=2, time_limit_s=60)
+    assert (found.best, found.status) == ((2, True), Status.OPTIMAL)
+    ends = {form: optimize(step, scope="any", workers=2) for form, step in forms.items()}
+    assert found.result.makespan_ns == min(end.makespan_ns for end in ends.values())
+    assert found.lower_bound_ns <= found.result.makespan_ns
 
 
 def test_chunks_add_up_and_cost_an_overhead_each_but_the_first():
@@ -153,6 +229,7 @@ def test_the_optimum_is_that_of_all_plans(scope):
             experts,
             costs,
             chunks=1 if scope == "any" else rng.choice((1, 2)),
+            across_layers=rng.random() < 0.5,
             chunk_overhead_ns=rng.choice((0, 2)),
             movable=scope == "in-order" and rng.random() < 0.5,
             one_nic=rng.random() < 0.5,
@@ -189,6 +266,7 @@ def test_a_tiny_step_is_proved():
         ((ONE, EXPERTS, {}), {}, "a cost curve for all_to_all is missing"),
         ((ONE, EXPERTS, {**COSTS, "broadcast": UNIT}), {}, "'broadcast' is neither all_to_all"),
         ((ONE, EXPERTS, UNIT), {}, "costs: a mapping from kind to cost curve is needed"),
+        ((ONE, EXPERTS, COSTS), {"across_layers": 1}, "across_layers: 1 must be True or False"),
         ((ONE, EXPERTS, COSTS), {"chunks": 0}, "chunks: 0 must be a whole number from 1"),
         ((ONE, EXPERTS, COSTS), {"chunks": 200001}, "chunks: 200001 times 1 layers is more than"),
         ((ONE, EXPERTS, COSTS), {"chunk_overhead_ns": -1}, "chunk_overhead_ns: -1"),

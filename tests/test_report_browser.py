@@ -19,10 +19,12 @@ from PIL import Image
 from test_report import EXAMPLES, Page, contents_of, gradients, hostile_recording, limited
 
 from commsched.models import AlphaBeta
+from commsched.models.slowdown import Slowdown
 from commsched.models.units import format_ns
 from commsched.optimizer import Status, one_each, optimize
 from commsched.problems import load
 from commsched.report import page_bytes
+from commsched.slowing import KnownSlowdown
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
@@ -151,7 +153,9 @@ def test_pages_load_without_errors(tmp_path, name):
     assert len(shown) == min(25, len(last["launches"]))
     hidden = {a["id"] for t, a in page.tags if t == "section" and "hidden" in a}
     assert hidden == (
-        {"settings", "rules", "what-if", "stability"} if name == "infeasible" else set()
+        {"settings", "rules", "what-if", "stability", "slowed", "safety"}
+        if name == "infeasible"
+        else set()
     )
     assert ("img", {"src": "x", "onerror": "alert(2)"}) not in page.tags
 
@@ -161,11 +165,11 @@ def test_nothing_is_wider_than_the_window(tmp_path, six, width):
     actions = """
       seen.page = document.documentElement.scrollWidth;
       seen.inner = innerWidth;
-      const parts = "h1, h2, p, figure, canvas, svg, .tiles, .details, input";
+      const parts = "h1, h2, p, figure, canvas, svg, select, .tiles, .details, input";
       seen.out = [...document.querySelectorAll(parts)]
         .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
         .map((e) => e.outerHTML.slice(0, 80));
-      seen.text = [...document.querySelectorAll("#chart text")].filter((e) => {
+      seen.text = [...document.querySelectorAll("#chart text, #curves text")].filter((e) => {
         const box = e.getBoundingClientRect(), all = e.ownerSVGElement.getBoundingClientRect();
         return box.right > all.right + 1 || box.left < all.left - 1;
       }).map((e) => e.textContent);
@@ -324,6 +328,69 @@ def test_tables_can_be_sorted(tmp_path):
     assert seen["sizes"][0] == "4.00 MiB"
     assert seen["all"] == 60
     assert seen["launches"] == sorted(seen["launches"])
+
+
+def test_every_curve_is_there_and_can_be_enlarged(tmp_path, six):
+    """A small chart for each; the list and the buttons change the large one, and only that."""
+    actions = """
+      const charts = [...document.querySelectorAll("#curves > div")];
+      seen.titles = charts.map((box) => box.querySelector("h3").innerText);
+      seen.labels = charts.map((box) => box.querySelector("svg").getAttribute("aria-label"));
+      seen.points = charts.map((box) => box.querySelectorAll("circle").length);
+      const path = (place) => place.querySelector("path.curve").getAttribute("d");
+      seen.small = charts.map(path);
+      const large = () => [path(document.getElementById("chart")), text("chart-legend")];
+      seen.first = large();
+      const select = document.getElementById("curve");
+      seen.options = [...select.options].map((option) => option.innerText);
+      select.value = "1"; select.dispatchEvent(new Event("change")); await pause();
+      seen.second = large();
+      charts[2].querySelector("button").click(); await pause();
+      seen.third = large(); seen.chosen = select.value;
+      charts[0].querySelector("button").click(); await pause();
+      seen.back = large();
+    """
+    seen = act(tmp_path, six[1], actions)
+    curves = Page(six[1]).data["chart"]["curves"]
+    titles = [" = ".join(curve["titles"]) for curve in curves]
+    assert len(titles) > 3
+    assert seen["titles"] == seen["options"] == titles
+    assert seen["points"] == [len(curve["names"]) for curve in curves]
+    for label, curve in zip(seen["labels"], curves, strict=True):
+        assert f"at best {format_ns(curve['best'][2])}" in label
+    # Rules that differ in one byte of their caps look alike.
+    assert len(set(seen["small"])) > 3
+    assert seen["back"] == seen["first"]
+    assert seen["third"][0] != seen["first"][0]
+    assert seen["chosen"] == "2"
+    for name, k in (("first", 0), ("second", 1), ("third", 2)):
+        assert titles[k] in seen[name][1]
+
+
+def test_the_table_shows_the_best_plan_also_under_a_slowdown(tmp_path):
+    contents = contents_of(gradients(6), slowdown=KnownSlowdown(Slowdown(1.5)))
+    actions = """
+      const which = document.getElementById("which");
+      seen.plan = which.selectedOptions[0].innerText;
+      seen.last = which.options[which.options.length - 1].innerText;
+      seen.section = text("slowed");
+    """
+    seen = act(tmp_path, page_bytes(contents), actions)
+    assert seen["plan"] == "Optimum, scope in-order"
+    assert seen["last"] in ("The best plan, slowed", "A plan for the slowdown")
+    assert format_ns(contents.slowed.rows[0].kept.exposed_ns) in seen["section"]
+
+
+def test_a_page_with_one_curve_has_no_list(tmp_path):
+    contents = contents_of(gradients(6))
+    data = page_bytes(replace(contents, other_curves=()))
+    actions = """
+      const list = document.getElementById("curve");
+      seen.shown = list.getClientRects().length;
+      seen.small = document.querySelectorAll("#curves svg").length;
+      seen.large = document.querySelectorAll("#chart path.curve").length;
+    """
+    assert act(tmp_path, data, actions) == {"shown": 0, "small": 0, "large": 1}
 
 
 def test_colours(tmp_path, six):

@@ -149,6 +149,11 @@ def test_a_recording_with_other_ranks_and_costs(tmp_path):
     )
     assert len(document["robust"]["cases"]) == 3
     first, second, third = document["robust"]["cases"]
+    assert [case.pop("case") for case in (first, second, third)] == [
+        str(rank0),
+        str(rank1),
+        f"{rank0} with {costs}",
+    ]
     assert first == third
     assert first != second
 

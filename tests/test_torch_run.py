@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,19 @@ import commsched  # noqa: E402
 import commsched.torch  # noqa: E402
 from commsched.models import AlphaBeta, Bucket, InputError, Plan  # noqa: E402
 from commsched.models.errors import NotApplicableError  # noqa: E402
-from commsched.models.units import MIB  # noqa: E402
+from commsched.models.overheads import Overheads, play_overheads  # noqa: E402
+from commsched.models.units import MIB, format_ns  # noqa: E402
+from commsched.optimizer.overheads import optimize_overheads  # noqa: E402
 from commsched.problems import problem_digest  # noqa: E402
 from commsched.problems.steps.fsdp_step import fsdp_step  # noqa: E402
 from commsched.problems.steps.layers import Layer, LayerProfile  # noqa: E402
-from commsched.torch import EmulatedLink, ddp_kwargs, fully_shard_plan, tune  # noqa: E402
+from commsched.torch import (  # noqa: E402
+    EmulatedLink,
+    ddp_kwargs,
+    fully_shard_plan,
+    measure_overheads,
+    tune,
+)
 from commsched.torch import link as link_module  # noqa: E402
 from commsched.torch import running as running_module  # noqa: E402
 
@@ -267,8 +276,14 @@ def test_tuning_gives_every_rank_the_same_plan_and_ddp_forms_it(ranks):
         assert story["kept"]
         assert set(tuned.kwargs) == {"bucket_cap_mb_list"}
         assert tuned.environment == {}
-        assert tuned.plan == tuned.result.plan
         assert tuned.result.status == "optimal"
+        # As good as the best one with DDP's overheads, within a thousandth of the step.
+        with_terms = play_overheads(tuned.problem, tuned.plan, tuned.overheads)
+        best = optimize_overheads(tuned.problem, tuned.overheads)
+        assert best.makespan_ns <= with_terms.makespan_ns <= 1.001 * best.makespan_ns
+        # Its ready times are those of the plain model: nothing was copied into buckets.
+        assert not tuned.overheads.filled
+        assert tuned.overheads.copy_gb_s is not None
         assert tuned.costs.ranks == 2
         # The largest size that was measured is all the gradients at once.
         assert tuned.costs.points[-1][0] == sum(g.bytes for g in tuned.recorded.gradients)
@@ -289,12 +304,93 @@ def test_the_report_has_the_step_the_costs_the_plan_and_the_verdict(ranks):
     assert any(line.startswith("all-reduce on 2 ranks (gloo): 4.00 KiB take ") for line in lines)
     assert any(line.startswith(f"plan: {tuned.plan.launches} launches, ") for line in lines)
     assert lines[-1] == f"verdict: {tuned.verdict}"
+    assert any(
+        line.startswith("overheads of DDP: measured with 16 gradients, spread ")
+        and line.endswith("; with room to spare")
+        for line in lines
+    )
+    exposed = play_overheads(tuned.problem, tuned.plan, tuned.overheads).exposed_ns
+    with_them = next(line for line in lines if line.startswith("with them ("))
+    assert f": {format_ns(exposed)} exposed, " in with_them
+    assert f"hook_us {tuned.overheads.hook_us}" in with_them
+    bare = replace(tuned.overheads, copy_gb_s=None)
+    saved = exposed - play_overheads(tuned.problem, tuned.plan, bare).exposed_ns
+    views = [line for line in lines if line.startswith("gradient_as_bucket_view=True would save ")]
+    assert [f"save {format_ns(saved)} of that" in line for line in views] == [True] * (saved > 0)
     again = ranks[0]["user_story"]["again"]
     # In DDP today's buckets are known; the cost was given.
     assert "the recorded buckets" in again.verdict
     assert again.costs is None
     assert "all-reduce on" not in again.report
     assert again.report.startswith("again: ")
+
+
+def test_overheads_can_be_given_or_left_out_and_room_to_spare_too(ranks):
+    """Without both it is the plan of the result; views are an argument of DDP's."""
+    for rank in ranks:
+        bare, given = rank["tuned_otherwise"]["bare"], rank["tuned_otherwise"]["given"]
+        assert bare.plan == bare.result.plan
+        assert bare.overheads == Overheads()
+        assert "overheads of DDP: as given" in bare.report
+        assert "room to spare" not in bare.report
+        assert given.overheads == Overheads(hook_us=5000, finish_us=7)
+        assert given.plan.launches == 1  # a second hook would cost more than it gains
+        assert given.kwargs["gradient_as_bucket_view"] is True
+        assert "with them (hook_us 5000, finish_us 7): " in given.report
+        again = rank["user_story"]["again"]
+        assert again.overheads.filled  # it was captured in DDP
+
+
+def test_what_ddp_adds_is_measured_with_a_stand_in(ranks):
+    """Each term is there, the ranks agree, and the model has not been touched."""
+    terms = [rank["overheads"] for rank in ranks]
+    assert terms[0]["copies"] == terms[1]["copies"]
+    for found in terms:
+        assert found["kept"]
+        for name, views in (("copies", False), ("views", True)):
+            measured = found[name]
+            assert measured.views is views
+            assert (measured.gradients, measured.bytes) == (16, 8 * (32 * 32 + 32) * 4)
+            own = measured.overheads
+            assert own.filled
+            assert own.wake_us == 0
+            # Wide bounds: two ranks on a machine that may be busy with anything.
+            assert 0 < own.hook_us < 100_000
+            assert own.issue_us < own.hook_us
+            assert own.fill_gb_s is None or 0.01 < own.fill_gb_s < 1000
+            assert (own.copy_gb_s is None) or not views
+            assert set(measured.spread) >= {
+                "issue_us",
+                "hook_us",
+                "fill",
+                "gradient_us",
+                "finish_us",
+            }
+        assert "steps: 2 must be a whole number from 3 to 1000" in found["steps"]
+        assert "model: no parameter requires a gradient" in found["frozen"]
+        assert "rank 1 has other overheads than rank 0" in found["differ"]
+
+
+def test_overheads_need_a_process_group():
+    """They are DDP's."""
+    with pytest.raises(
+        InputError, match=r"torch\.distributed is not initialised: DDP cannot be run"
+    ):
+        measure_overheads(nn.Linear(4, 4))
+
+
+def test_tuning_alone_counts_no_overheads_that_nobody_measured():
+    """And says so; there is room to spare all the same."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+
+    def step():
+        model.zero_grad()
+        model(torch.ones(4, 64)).sum().backward()
+
+    tuned = tune(model, step, cost=AlphaBeta(20, 1), steps=2)
+    assert tuned.overheads is None
+    assert "overheads of DDP: not measured: torch.distributed is not initialised" in tuned.report
+    assert "; with room to spare" in tuned.report
 
 
 def test_ranks_that_cannot_agree_all_raise_the_same(ranks):
@@ -477,6 +573,12 @@ def test_a_sharded_model_runs_the_planned_groups_in_the_planned_order(ranks, nam
             if line.startswith(("FSDP::all_gather (", "FSDP::post_backward_reduce ("))
         ]
         assert real == wanted
+        # The rows need no gradient: what the model holds goes when backward has ended, and then the
+        # first group's, as the export says of what it cannot express.
+        reduced = [line for line in found["annotations"] if "::post_backward_reduce" in line]
+        assert reduced[-2] == "FSDP::post_backward_reduce"
+        assert reduced[-1] == f"FSDP::post_backward_reduce{text[groups[0][0]]}"
+        assert any("FSDP2 issues it when backward has ended" in line for line in found["cannot"])
 
 
 @pytest.mark.parametrize(

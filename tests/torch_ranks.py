@@ -35,7 +35,7 @@ def run_ranks(folder: Path, script: str = __file__) -> list[dict]:
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()  # it waits, and closes the pipe
     assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(said)
     return [pickle.loads((folder / f"rank{rank}.pickle").read_bytes()) for rank in range(RANKS)]
 

@@ -12,6 +12,7 @@ import pickle
 import random
 import re
 import sys
+import tempfile
 import time
 import traceback
 from itertools import pairwise
@@ -27,9 +28,18 @@ import commsched
 from commsched.export import ExportOptions, export
 from commsched.models import AlphaBeta, Plan, evaluate
 from commsched.models.errors import CommschedError
+from commsched.models.overheads import Overheads
 from commsched.problems.steps.fsdp_step import fsdp_step
 from commsched.problems.steps.layers import Layer, LayerProfile
-from commsched.torch import EmulatedLink, capture, check, ddp_kwargs, fully_shard_plan, tune
+from commsched.torch import (
+    EmulatedLink,
+    capture,
+    check,
+    ddp_kwargs,
+    fully_shard_plan,
+    measure_overheads,
+    tune,
+)
 from commsched.torch.buckets import read_ddp_log
 
 CASES: dict = {}
@@ -233,6 +243,41 @@ def user_story(rank):
 
 
 @case
+def tuned_otherwise(rank):
+    """Nothing counts but the network, or overheads that are given."""
+    model = mlp(8)
+    cost = AlphaBeta(500, 1)
+    bare = tune(
+        model, stepping(model), cost=cost, overheads=Overheads(), spare=False, steps=2, warmup=1
+    )
+    given = Overheads(hook_us=5000, finish_us=7)
+    other = tune(
+        model, stepping(model), cost=cost, overheads=given, spare=False, views=True, steps=2
+    )
+    return {"bare": bare, "given": other}
+
+
+@case
+def overheads(rank):
+    """What DDP adds, with and without the copies back."""
+    model = mlp(8)
+    before = [p.detach().clone() for p in model.parameters()]
+    found = {
+        "copies": measure_overheads(model, steps=4),
+        "views": measure_overheads(model, views=True, steps=4),
+        "steps": said(lambda: measure_overheads(model, steps=2)),
+        "frozen": said(lambda: measure_overheads(mlp(1).requires_grad_(False))),
+        "differ": said(
+            lambda: tune(
+                model, stepping(model), cost=COST, overheads=Overheads(hook_us=rank), steps=1
+            )
+        ),
+    }
+    found["kept"] = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    return found
+
+
+@case
 def other_costs(rank):
     """Each rank gives another cost, or rank 0 gives what cannot be planned."""
     model = mlp(2)
@@ -396,6 +441,7 @@ def sharded(rank):
             "groups": (groups.groups, groups.kept, groups.forward, groups.backward),
             "settings": expected.settings,
             "projected": expected.projected,
+            "cannot": expected.cannot,
             "annotations": annotations(step),
         }
     return found
@@ -456,8 +502,12 @@ def documented(rank):
     page = (Path(__file__).parents[1] / "docs" / "run.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     names = {"model": mlp(), "batch": ROWS}
-    for block in blocks:
-        exec(compile(block, "docs/run.md", "exec"), names)
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # the page writes files
+        for block in blocks:
+            exec(compile(block, "docs/run.md", "exec"), names)
+        os.chdir(here)
     return len(blocks)
 
 

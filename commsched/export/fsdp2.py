@@ -26,6 +26,11 @@ DEPTHS = (1, 2, 3, 4)
 """Depths of prefetching that are tried beside what the plan's own times ask for."""
 ROOT = -1
 """The model itself among the groups: it is wrapped last."""
+LATE_ROOT = (
+    "the scatter of what the model itself holds as soon as it is ready, as the figures have it: FSDP2 "
+    "issues it when backward has ended, and where the inputs need no gradient also the first group's, "
+    "after it"
+)
 NEEDS: tuple[str, ...] = (
     f"torch {MIN_TORCH} or later; each module is run by calling it, groups in the order of the plan",
     "one parameter dtype in each group",
@@ -152,6 +157,7 @@ def _of_step(source: ExportSource) -> Draft:
         "python",
         (
             "a launch at any other time than when a group begins or ends to compute",
+            *(LATE_ROOT for group in step.groups if group.root),
             *difference(problem, source.plan, plan),
         ),
         needs,

@@ -4,29 +4,17 @@ function drawChart() {
   if (!chart) return;
   const width = Math.max(280, place.clientWidth), narrow = width < NARROW, height = narrow ? 300 : 400;
   const left = narrow ? 58 : 76, right = narrow ? 10 : 150, top = 22, bottom = height - 42;
-  const sizes = chart.rows.map((row) => Math.max(row.size, 1)), ranges = chart.curve ? chart.curve.ranges : [];
-  let low = Math.min(...sizes) / 2, high = Math.max(...sizes) * 2;
-  if (ranges.length) {
-    low = Math.min(low, ranges[0][0] > 1 ? ranges[0][0] / 2 : (ranges[0][1] || 1) / 8);
-    high = Math.max(high, ranges[ranges.length - 1][0] * 2);
-  }
-  low = Math.max(low, 0.5);
-  high = Math.max(high, low * 16);
-  const x = (value) => left + (Math.log(Math.min(Math.max(value === null ? high : value, low), high) / low) / Math.log(high / low)) * (width - left - right);
+  const curve = chart.curves[chosenCurve], ranges = curve ? curve.ranges : [];
+  const sizes = sizeScale(chart, left, width - right), { low, high, x } = sizes;
   const values = [chart.best, chart.bound, ...chart.rows.map((row) => row.exposed), ...ranges.map((r) => r[2])];
   const scale = axisOf(values), y = (ns) => bottom - scale.share(ns) * (bottom - top);
   const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": chartText(chart) });
   const add = (tag, attributes, ...children) => { const element = draw(tag, attributes, ...children); svg.append(element); return element; };
-  const curve = chart.curve;
-  if (curve && curve.flat) {
-    const from = x(curve.flat[0]);
-    add("rect", { class: "flat", x: from, y: top, width: Math.max(1, x(curve.flat[1]) - from), height: bottom - top });
-  }
-  const unit = chart.in_bytes ? size : (value) => value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
-  for (const value of sizeTicks(low, high, chart.in_bytes, (width - left - right) / (narrow ? 66 : 82))) {
+  if (curve) addFlat(add, curve, sizes, top, bottom);
+  for (const value of sizeTicks(low, high, true, (width - left - right) / (narrow ? 66 : 82))) {
     add("path", { class: "grid", d: `M${x(value)} ${top}V${bottom}` });
     const at = x(value);
-    add("text", { class: "soft", x: Math.min(at, width - 26), y: bottom + 16, "text-anchor": "middle" }, unit(value).replace(".00", ""));
+    add("text", { class: "soft", x: Math.min(at, width - 26), y: bottom + 16, "text-anchor": "middle" }, size(value).replace(".00", ""));
   }
   for (const [ns, text] of scale.ticks) {
     add("path", { class: "grid", d: `M${left} ${y(ns)}H${width - right}` });
@@ -34,20 +22,10 @@ function drawChart() {
   }
   add("rect", { class: "frame", x: left, y: top, width: width - left - right, height: bottom - top });
   add("text", { class: "soft", x: 0, y: 12 }, `exposed time${scale.log ? ", log scale" : ""}${scale.cut ? " (the axis does not start at 0)" : ""}`);
-  const what = `${curve ? `curve: ${narrow ? "the" : `${curve.title}'s`} cap; ` : ""}points: mean bucket`;
-  add("text", { class: "soft", x: width - right, y: height - 6, "text-anchor": "end" }, narrow ? what : `${what}${chart.in_bytes ? "" : ", in elements"}; log scale`);
-  if (curve) {
-    let path = "", last = null;
-    for (const [first, end, exposed] of ranges) {
-      const from = x(first), until = curve.sampled ? from : x(end === null ? null : end + 1), at = y(exposed).toFixed(1);
-      path += last === null ? `M${from.toFixed(1)} ${at}` : curve.sampled ? `L${from.toFixed(1)} ${at}` : `L${from.toFixed(1)} ${last}V${at}`;
-      if (!curve.sampled) path += `H${until.toFixed(1)}`;
-      last = at;
-    }
-    add("path", { class: "curve", d: path });
-    const from = x(curve.best[0]), until = x(curve.best[1] === null ? null : curve.best[1] + 1), middle = (from + until) / 2, half = Math.max(until - from, 6) / 2;
-    add("path", { class: "best-cap", d: `M${middle - half} ${y(curve.best[2])}H${middle + half}` });
-  }
+  const cap = curve && !curve.in_bytes ? ` in elements of ${+curve.unit.toFixed(2)} bytes` : "";
+  const what = narrow ? "curve: the cap; points: mean bucket" : `${curve ? `curve: ${curve.titles[0]}'s cap${cap}; ` : ""}points: mean bucket; log scale`;
+  add("text", { class: "soft", x: width - right, y: height - 6, "text-anchor": "end" }, what);
+  if (curve) addCurve(add, curve, sizes, y);
   const lines = [[chart.best, "optimum", `${chart.best_title.split(",")[0]} ${time(chart.best)}`]];
   if (time(chart.bound) !== time(chart.best)) lines.push([chart.bound, "bound", `lower bound ${time(chart.bound)}`]);
   lines.forEach(([ns, kind, text], k) => {
@@ -60,7 +38,7 @@ function drawChart() {
 }
 
 function chartText(chart) {
-  const caps = chart.curve ? `${many(chart.curve.plans, "plan")} of ${chart.curve.title}'s cap, ` : "";
+  const curve = chart.curves[chosenCurve], caps = curve ? `${many(curve.plans, "plan")} of ${curve.titles[0]}'s cap, ` : "";
   return `Exposed time: ${caps}${many(chart.rows.length - 1, "rule")} as points; the best plan exposes ${time(chart.best)}, the lower bound is ${time(chart.bound)}. All numbers are in the table below.`;
 }
 
@@ -105,7 +83,7 @@ function runs(numbers) {
 }
 
 // Exposed times upwards: from 0, or on a log scale where they differ by more than a factor of 20.
-function axisOf(values) {
+function axisOf(values, count = 6) {
   const most = Math.max(1, ...values), positive = values.filter((value) => value > 0), least = Math.min(most, ...positive);
   if (most / least > 20) {
     const from = Math.max(least, most / 1e4) / 1.6, zero = values.some((value) => value < from) ? 0.06 : 0, decades = Math.log(most * 1.15 / from);
@@ -120,7 +98,7 @@ function axisOf(values) {
     return { log: true, cut: false, share, ticks: marks };
   }
   const floor = Math.min(...values), cut = floor > most * 0.6 && most > floor * 1.001, from = cut ? floor - (most - floor) * 0.25 - most * 0.002 : 0;
-  const top = most + (most - from) * 0.08, steps = ticks(from, top, 6), step = steps.length > 1 ? steps[1] - steps[0] : 1;
+  const top = most + (most - from) * 0.08, steps = ticks(from, top, count), step = steps.length > 1 ? steps[1] - steps[0] : 1;
   return { log: false, cut, share: (ns) => (ns - from) / (top - from), ticks: steps.map((ns) => [ns, tickText(ns, step)]) };
 }
 
@@ -144,13 +122,12 @@ function chartLegend(chart, lines) {
     else box.append(draw("path", { class: kind, d: "M0 7H26" }));
     return make("span", {}, box, text);
   };
-  const curve = chart.curve, entries = [];
+  const curve = chart.curves[chosenCurve], entries = [];
   if (curve) {
-    const unit = (value) => (chart.in_bytes ? size(value) : `${value.toLocaleString("en")} elements`);
-    const range = (first, last) => (first === last ? unit(first) : last === null ? `${unit(first)} or more` : `${unit(first)} to ${unit(last)}`);
-    entries.push(entry("curve", curve.sampled ? `${curve.title}: ${curve.plans} caps that were tried` : `${curve.title} with any single cap (${many(curve.plans, "plan")})`));
-    entries.push(entry("best-cap", `${curve.sampled ? "best of these" : "best cap"}: ${range(curve.best[0], curve.best[1])}`));
-    if (curve.flat) entries.push(entry("flat", `step at most 1% longer: ${range(...curve.flat)}`));
+    const cuts = curve.cuts ? ", which cuts collectives" : "";
+    entries.push(entry("curve", curve.sampled ? `${curveTitle(curve)}: ${curve.plans} caps that were tried` : `${curveTitle(curve)} with any single cap${cuts} (${many(curve.plans, "plan")})`));
+    entries.push(entry("best-cap", `${curve.sampled ? "best of these" : "best cap"}: ${capRange(curve, curve.best[0], curve.best[1])}`));
+    if (curve.flat) entries.push(entry("flat", `step at most 1% longer: ${capRange(curve, ...curve.flat)}`));
   }
   entries.push(entry("point", "a rule, numbered as in the table"));
   if (chart.rows.some((row) => row.name === "ddp")) entries.push(entry("default", "PyTorch DDP's default"));

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from commsched.cases import Case
 from commsched.models.errors import ExtrapolationWarning, NotApplicableError
 from commsched.optimizer import Comparison, Result, Row, Status, compare, conflict, rule, verdict
 from commsched.optimizer.registry import KnobOf
-from commsched.problems import Loaded
-from commsched.report.curve import Curve, curve_of_tuning, has_curve, sampled_curve
+from commsched.problems import Loaded, Network
+from commsched.report.curve import (
+    Curve,
+    curve_of_tuning,
+    has_curve,
+    other_curves,
+    sampled_curve,
+)
 from commsched.report.running import (
     Framework,
     best_setting_row,
     framework_of,
     sampled_row,
-    today,
 )
+from commsched.report.safety import Safety, safety
+from commsched.report.slowed import Slowed, slowed
 from commsched.report.stability import Stability, stability
 from commsched.report.what_if import WhatIf, what_if
-from commsched.today import TODAY
+from commsched.slowing import KnownSlowdown
+from commsched.today import TODAY, today
 
 MOST_COMPARED = 150
 """Up to so many collectives every rule's best setting is found, which takes some seconds."""
@@ -43,10 +53,12 @@ class Contents:
         In a sentence what is proved and whether tuning is worth it.
     today
         What runs today; it may break a limit.
-    comparison, framework, what_if, stability
+    comparison, framework, what_if, stability, slowed, safety
         Beside a plan; None without one.
     curve
-        What every cap of a rule gives; None if no rule with a cap applies.
+        What every cap of the framework's rule gives; None if no rule with a cap applies.
+    other_curves
+        What every cap of the other rules gives.
     notes
         What was left out of the comparison for lack of time.
     """
@@ -59,8 +71,11 @@ class Contents:
     comparison: Comparison | None = None
     framework: Framework | None = None
     curve: Curve | None = None
+    other_curves: tuple[Curve, ...] = ()
     what_if: WhatIf | None = None
     stability: Stability | None = None
+    slowed: Slowed | None = None
+    safety: Safety | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -70,8 +85,12 @@ def gather(
     result: Result,
     *,
     framework: str | None = None,
+    slowdown: KnownSlowdown | None = None,
+    others: Sequence[Case] = (),
+    network: Network | None = None,
     time_limit_s: float,
     workers: int,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Contents:
     """Compute everything that a report shows.
 
@@ -83,8 +102,17 @@ def gather(
         The problem and what the optimizer says of it.
     framework
         A name in :data:`~commsched.export.EXPORTERS`; None takes the first that applies.
+    slowdown
+        How much communication slows compute; None shows some examples.
+    others
+        Other cases that a plan should be good for.
+    network
+        Where the costs come from, if they are not the problem's own.
     time_limit_s, workers
-        For the search for limits that exclude each other, where there is no plan.
+        For each search: under the slowdown, for the other cases, and for limits that exclude each
+        other where there is no plan.
+    progress
+        Called with how many parts are done, of how many, and what comes next.
     """
     if result.plan is None:
         sentence = _no_plan(result, time_limit_s, workers)
@@ -92,12 +120,57 @@ def gather(
     with warnings.catch_warnings():
         # The page lists among its doubts what the step as it is would warn of.
         warnings.simplefilter("ignore", ExtrapolationWarning)
-        return _with_plan(file, loaded, result, framework)
+        parts = _Parts(progress)
+        found = _with_plan(file, loaded, result, framework, parts)
+        assert found.framework is not None
+        return replace(
+            found,
+            slowed=slowed(
+                result,
+                found.today,
+                slowdown,
+                time_limit_s=time_limit_s,
+                tell=parts.next("slowdown"),
+            ),
+            safety=safety(
+                result,
+                file,
+                others,
+                network,
+                found.framework.name,
+                time_limit_s=time_limit_s,
+                tell=parts.next("other cases"),
+            ),
+        )
 
 
-def _with_plan(file: str, loaded: Loaded, result: Result, framework: str | None) -> Contents:
+class _Parts:
+    """Tells which of the page's parts is being computed."""
+
+    COUNT = 6
+
+    def __init__(self, progress: Callable[[int, int, str], None] | None) -> None:
+        self._progress = progress
+        self._done = -1
+
+    def next(self, part: str) -> Callable[[str], None]:
+        """Begin a part; return what is to be called with what is done within it."""
+        self._done += 1
+        done = self._done
+
+        def tell(now: str) -> None:
+            if self._progress is not None:
+                self._progress(done, self.COUNT, f"{part}: {now}" if now else part)
+
+        tell("")
+        return tell
+
+
+def _with_plan(
+    file: str, loaded: Loaded, result: Result, framework: str | None, parts: _Parts
+) -> Contents:
     now = today(loaded, result.makespan_ns)
-    comparison, sample, notes = _comparison(result, framework)
+    comparison, sample, notes = _comparison(result, framework, parts.next("rules"))
     used = framework_of(framework, result, comparison.rows)
     kept = [("the best plan", comparison.optimal)]
     if now is not None:
@@ -105,6 +178,12 @@ def _with_plan(file: str, loaded: Loaded, result: Result, framework: str | None)
     if used.row is not None and (now is None or used.row.plan != now.plan):
         kept.insert(-1, (_titled(used.row), used.row))
     kept = [(title, row) for title, row in kept if not row.timeline.broken]
+    tell = parts.next("caps")
+    curve = sample or _curve(comparison, used.name)
+    curves = other_curves(comparison, curve, tell=tell)
+    parts.next("what if")
+    others = what_if(result, kept)
+    tell = parts.next("how wrong the numbers may be")
     return Contents(
         file,
         loaded,
@@ -113,10 +192,11 @@ def _with_plan(file: str, loaded: Loaded, result: Result, framework: str | None)
         now,
         comparison,
         used,
-        sample or _curve(comparison, used.name),
-        what_if(result, kept),
-        stability(result),
-        notes,
+        curve,
+        curves,
+        others,
+        stability(result, tell),
+        notes=notes,
     )
 
 
@@ -137,7 +217,7 @@ def _no_plan(result: Result, time_limit_s: float, workers: int) -> str:
 
 
 def _comparison(
-    result: Result, framework: str | None
+    result: Result, framework: str | None, tell: Callable[[str], None]
 ) -> tuple[Comparison, Curve | None, tuple[str, ...]]:
     """Return all rules, a curve where it is a sample, and what is missing.
 
@@ -145,9 +225,15 @@ def _comparison(
     the best of a sample.
     """
     problem, count = result.problem, len(result.problem.names)
-    if count <= MOST_COMPARED:
-        return compare(problem, result=result), None, ()
-    comparison = compare(problem, result=result, best_settings=False)
+    every = count <= MOST_COMPARED
+    comparison = compare(
+        problem,
+        result=result,
+        best_settings=every,
+        progress=lambda done, total, now: tell(now),
+    )
+    if every:
+        return comparison, None, ()
     notes = [
         f"best settings of other rules: not searched beyond {MOST_COMPARED} collectives "
         "(commsched compare searches them)"
@@ -183,7 +269,7 @@ def _curve(comparison: Comparison, framework: str) -> Curve | None:
     for name in names:
         found = comparison.best_settings.get(f"{name}-best")
         if found is not None and found.tuning is not None and has_curve(name):
-            return curve_of_tuning(name, found.setting, found.tuning)
+            return curve_of_tuning(comparison.result.problem, name, found.setting, found.tuning)
     for name in names:
         if any(row.name == name for row in comparison.rows) and has_curve(name):
             try:

@@ -1,23 +1,27 @@
-"""The exposed time over a rule's cap: every step of it where that is feasible, else a sample."""
+"""The exposed time over each rule's cap: every step of it where that is feasible, else a sample."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import ITEM_BYTES
-from commsched.models.errors import NotApplicableError
+from commsched.models.errors import NotApplicableError, PlanError
 from commsched.models.timeline import play
-from commsched.optimizer import KnobRange, Row, Tuning, rule
+from commsched.optimizer import Comparison, KnobRange, Row, Tuning, rule
 from commsched.optimizer.handy import bytes_range
-from commsched.optimizer.registry import KnobOf
+from commsched.optimizer.registry import RULES, KnobOf
 
 SAMPLES = 120
 """So many caps are tried where there are too many to try all."""
+OTHER_SAMPLES = 40
+"""So many of each rule other than the framework's."""
 MOST_RANGES = 2_400
 """A curve with more steps is thinned out for the picture."""
+MOST_OTHER_RANGES = 400
+"""So are the small ones."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Curve:
         The rule.
     in_bytes
         Whether the cap counts bytes; else it counts elements.
+    unit_bytes
+        The bytes that one unit of the cap stands for; of elements, their mean size.
+    cuts
+        Whether the rule cuts collectives into pieces of at most the cap's size.
     ranges
         Values with what they give, ascending; where ``sampled``, each is a single value.
     best
@@ -45,6 +53,8 @@ class Curve:
     name: str
     title: str
     in_bytes: bool
+    unit_bytes: float
+    cuts: bool
     ranges: tuple[KnobRange, ...]
     best: KnobRange
     flat: tuple[int, int | None] | None
@@ -53,14 +63,14 @@ class Curve:
     plan: Plan = field(repr=False)
 
 
-def curve_of_tuning(name: str, setting: str, tuning: Tuning) -> Curve:
+def curve_of_tuning(problem: Problem, name: str, setting: str, tuning: Tuning) -> Curve:
     """Return the curve of a rule whose every plan was visited."""
-    found = rule(name)
-    in_bytes = _knob(name).range_text is bytes_range
+    knob = _knob(name)
     return Curve(
         name,
-        found.title,
-        in_bytes,
+        rule(name).title,
+        *_unit(problem, knob),
+        knob.cuts,
         tuning.ranges,
         tuning.best,
         tuning.flat,
@@ -70,22 +80,32 @@ def curve_of_tuning(name: str, setting: str, tuning: Tuning) -> Curve:
     )
 
 
-def sampled_curve(problem: Problem, name: str) -> Curve:
+def sampled_curve(problem: Problem, name: str, samples: int | None = None) -> Curve:
     """Return what a rule does at caps on a geometric scale that are easy to type.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    name
+        The rule.
+    samples
+        How many caps are tried; by default :data:`SAMPLES`.
 
     Raises
     ------
     NotApplicableError
-        If the rule does not apply or has no cap.
+        If the rule does not apply or has no cap, or its pieces are too many.
     """
-    knob = _knob(name)
-    in_bytes = knob.range_text is bytes_range
-    unit = 1 if in_bytes else 4
-    low = max(1, min(size for size in (*problem.bytes, 2**50) if size > 0) // unit)
-    high = max(low + 1, sum(problem.bytes) // unit + 1)
-    step = (high / low) ** (1 / SAMPLES)
+    knob, count = _knob(name), SAMPLES if samples is None else samples
+    in_bytes, unit_bytes = _unit(problem, knob)
+    if knob.cuts:
+        raise NotApplicableError(f"{name}: small caps cut collectives into too many pieces")
+    low = max(1, int(min(size for size in (*problem.bytes, 2**50) if size > 0) / unit_bytes))
+    high = max(low + 1, int(sum(problem.bytes) / unit_bytes) + 1)
+    step = (high / low) ** (1 / count)
     settings: dict[int, str] = {}
-    for k in range(SAMPLES + 1):
+    for k in range(count + 1):
         value, setting = knob.handy(round(low * step**k), round(low * step ** (k + 0.5)))
         settings[value] = setting
     ranges, plans = [], {}
@@ -103,6 +123,8 @@ def sampled_curve(problem: Problem, name: str) -> Curve:
         name,
         rule(name).title,
         in_bytes,
+        unit_bytes,
+        knob.cuts,
         tuple(ranges),
         best,
         None,
@@ -112,16 +134,50 @@ def sampled_curve(problem: Problem, name: str) -> Curve:
     )
 
 
+def other_curves(
+    comparison: Comparison,
+    first: Curve | None,
+    *,
+    tell: Callable[[str], None] = lambda text: None,
+) -> tuple[Curve, ...]:
+    """Return the curves of all rules with a cap but one, sampled where they were not tuned.
+
+    Parameters
+    ----------
+    comparison
+        The rules; what was tuned there is not tried again.
+    first
+        The curve that is known already.
+    tell
+        Called with what is being done.
+    """
+    problem, found = comparison.result.problem, []
+    applies = {row.name for row in comparison.rows}
+    for known in RULES:
+        name = known.name
+        tuned = comparison.best_settings.get(f"{name}-best")
+        if not has_curve(name) or (tuned is None and name not in applies):
+            continue
+        if first is not None and first.name == name:
+            continue
+        tell(known.title)
+        if tuned is not None and tuned.tuning is not None:
+            found.append(curve_of_tuning(problem, name, tuned.setting, tuned.tuning))
+            continue
+        try:
+            found.append(sampled_curve(problem, name, OTHER_SAMPLES))
+        except (NotApplicableError, PlanError):
+            continue
+    return tuple(found)
+
+
 def has_curve(name: str) -> bool:
     """Return whether a rule has a cap whose curve can be drawn."""
     return _find(name) is not None
 
 
 def _find(name: str) -> KnobOf | None:
-    for knob in rule(name).knobs:
-        if isinstance(knob, KnobOf) and not knob.cuts:
-            return knob
-    return None
+    return next((knob for knob in rule(name).knobs if isinstance(knob, KnobOf)), None)
 
 
 def _knob(name: str) -> KnobOf:
@@ -129,6 +185,16 @@ def _knob(name: str) -> KnobOf:
     if knob is None:
         raise NotApplicableError(f"{name}: the rule has no cap")
     return knob
+
+
+def _unit(problem: Problem, knob: KnobOf) -> tuple[bool, float]:
+    """Return whether a cap counts bytes, and how many bytes its unit stands for."""
+    if knob.range_text is bytes_range:
+        return True, 1.0
+    elements = sum(
+        size / item_bytes(key.dtype) for size, key in zip(problem.bytes, problem.keys, strict=True)
+    )
+    return False, sum(problem.bytes) / elements if elements else 4.0
 
 
 def thinned(ranges: Sequence[KnobRange], most: int = MOST_RANGES) -> list[KnobRange]:
@@ -154,12 +220,9 @@ def thinned(ranges: Sequence[KnobRange], most: int = MOST_RANGES) -> list[KnobRa
     return sorted(found, key=lambda r: r.low)
 
 
-def mean_size(problem: Problem, row: Row, *, in_bytes: bool) -> float:
-    """Return the mean size of a row's launches, in bytes or, where types allow, in elements."""
-    sizes = 0.0
-    for launch in row.timeline.launches:
-        sizes += launch.bytes / (1 if in_bytes else item_bytes(launch.key.dtype))
-    return sizes / max(1, row.launches)
+def mean_size(row: Row) -> float:
+    """Return the mean bytes of a row's launches."""
+    return sum(launch.bytes for launch in row.timeline.launches) / max(1, row.launches)
 
 
 def item_bytes(dtype: str) -> int:

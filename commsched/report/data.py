@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from commsched.models import Problem
+from commsched.models import Problem, Timeline
 from commsched.models.units import us_from_ns
 from commsched.optimizer import Comparison, Row
 from commsched.optimizer.sensitivity import Regret, Segment, Sensitivity, Span
 from commsched.report import texts
 from commsched.report.contents import Contents
-from commsched.report.curve import Curve, mean_size, thinned
+from commsched.report.curve import (
+    MOST_OTHER_RANGES,
+    MOST_RANGES,
+    Curve,
+    mean_size,
+    thinned,
+)
+from commsched.report.slowed import factor_text
 from commsched.report.stability import Stability
 from commsched.report.timelines import REASONS, Compute, Names, timeline_data
 from commsched.report.what_if import Outcome, Point, WhatIf
@@ -33,8 +41,8 @@ def report_data(contents: Contents) -> dict[str, Any]:
         "gradients": result.problem.gradients is not None,
         "reasons": [str(reason) for reason in REASONS],
         "timelines": [
-            timeline_data(row.timeline, title, note, names, compute)
-            for title, note, row in shown_timelines(contents)
+            timeline_data(timeline, title, note, names, compute)
+            for title, note, timeline in shown_timelines(contents)
         ],
         "compute": compute.written,
         "names": names.texts,
@@ -43,7 +51,8 @@ def report_data(contents: Contents) -> dict[str, Any]:
         "stability": None,
     }
     if contents.comparison is not None:
-        document["chart"] = chart_data(contents.comparison, contents.curve)
+        curves = [contents.curve] if contents.curve is not None else []
+        document["chart"] = chart_data(contents.comparison, [*curves, *contents.other_curves])
     if contents.what_if is not None and contents.what_if.points:
         document["what_if"] = what_if_data(contents.what_if, result.problem)
     if contents.stability is not None:
@@ -51,34 +60,45 @@ def report_data(contents: Contents) -> dict[str, Any]:
     return document
 
 
-def shown_timelines(contents: Contents) -> list[tuple[str, str, Row]]:
-    """Return the timelines with a title and a note: today, the framework's best, the optimum."""
+def shown_timelines(contents: Contents) -> list[tuple[str, str, Timeline]]:
+    """Return the timelines with a title and a note.
+
+    These are today's, the framework's best, the optimum, and that or another plan under the slowdown
+    if the user states one.
+    """
     rows: list[tuple[str, str, Row]] = []
     now, used = contents.today, contents.framework
     if now is not None:
         title = f"{'Today' if now.name == 'recorded' else 'By default'}: {now.title}"
         broken = now.timeline.broken
         rows.append((title, f"breaks a limit: {broken[0]}" if broken else now.setting, now))
-    if contents.comparison is None:
-        return rows
-    best = contents.comparison.optimal
-    if used is not None and used.row is not None:
-        same = [title for title, _, row in rows if row.plan == used.row.plan]
-        if not same and used.row.plan != best.plan:
-            rows.append((f"Best setting: {used.row.title}", used.row.setting, used.row))
-    title = best.title[0].upper() + best.title[1:]
-    exact = used is not None and used.export is not None and used.export.exact
-    rows.append((title, f"{used.title} can run it" if exact and used is not None else "", best))
-    return rows
+    if contents.comparison is not None:
+        best = contents.comparison.optimal
+        if used is not None and used.row is not None:
+            same = [title for title, _, row in rows if row.plan == used.row.plan]
+            if not same and used.row.plan != best.plan:
+                rows.append((f"Best setting: {used.row.title}", used.row.setting, used.row))
+        title = best.title[0].upper() + best.title[1:]
+        exact = used is not None and used.export is not None and used.export.exact
+        rows.append((title, f"{used.title} can run it" if exact and used is not None else "", best))
+    shown: list[tuple[str, str, Timeline]] = [
+        (title, note, row.timeline) for title, note, row in rows
+    ]
+    if contents.slowed is not None and contents.slowed.stated:
+        for each in contents.slowed.rows:
+            timeline = each.kept
+            title = "The best plan, slowed"
+            if each.best is not None and each.changes:
+                timeline, title = each.best.timeline, "A plan for the slowdown"
+            shown.append((title, factor_text(each.slowdown), timeline))
+    return shown
 
 
-def chart_data(comparison: Comparison, curve: Curve | None) -> dict[str, Any]:
-    """Return the exposed time over a cap, with every rule, the optimum and the bound."""
-    in_bytes = curve is None or curve.in_bytes
-    result, best = comparison.result, comparison.optimal
+def chart_data(comparison: Comparison, curves: Sequence[Curve]) -> dict[str, Any]:
+    """Return the exposed time over every rule's cap, with every rule, the optimum and the bound."""
+    best = comparison.optimal
     numbered = enumerate((best, *comparison.rows))
     return {
-        "in_bytes": in_bytes,
         "best": best.timeline.exposed_ns,
         "best_title": best.title,
         "bound": max(0, comparison.lower_bound_ns - best.timeline.compute_ns),
@@ -90,21 +110,48 @@ def chart_data(comparison: Comparison, curve: Curve | None) -> dict[str, Any]:
                 "setting": texts.line(row.setting),
                 "exposed": row.timeline.exposed_ns,
                 "launches": row.launches,
-                "size": mean_size(result.problem, row, in_bytes=in_bytes),
+                "size": mean_size(row),
             }
             for number, row in numbered
         ],
-        "curve": None
-        if curve is None
-        else {
-            "title": curve.title,
-            "sampled": curve.sampled,
-            "plans": len(curve.ranges),
-            "best": [curve.best.low, curve.best.high, curve.best.exposed_ns],
-            "flat": curve.flat,
-            "ranges": [[r.low, r.high, r.exposed_ns, r.launches] for r in thinned(curve.ranges)],
-        },
+        "limited": bool(comparison.result.problem.limits),
+        "curves": curves_data(curves),
     }
+
+
+def curves_data(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Return what each cap of each rule gives; rules that do the same share one curve."""
+    found: list[dict[str, Any]] = []
+    shown: list[Curve] = []
+    for curve in curves:
+        twin = next((k for k, other in enumerate(shown) if _alike(curve, other)), None)
+        if twin is not None:
+            found[twin]["names"].append(curve.name)
+            found[twin]["titles"].append(curve.title)
+            continue
+        most = MOST_OTHER_RANGES if shown else MOST_RANGES
+        shown.append(curve)
+        found.append(
+            {
+                "names": [curve.name],
+                "titles": [curve.title],
+                "in_bytes": curve.in_bytes,
+                "unit": curve.unit_bytes,
+                "cuts": curve.cuts,
+                "sampled": curve.sampled,
+                "plans": len(curve.ranges),
+                "best": [curve.best.low, curve.best.high, curve.best.exposed_ns],
+                "flat": curve.flat,
+                "ranges": [
+                    [r.low, r.high, r.exposed_ns, r.launches] for r in thinned(curve.ranges, most)
+                ],
+            }
+        )
+    return found
+
+
+def _alike(one: Curve, other: Curve) -> bool:
+    return (one.in_bytes, one.cuts, one.ranges) == (other.in_bytes, other.cuts, other.ranges)
 
 
 def what_if_data(found: WhatIf, problem: Problem) -> dict[str, Any]:

@@ -63,7 +63,8 @@ function startLaunches() {
   which.replaceChildren(...panels.map((panel, k) => make("option", { value: k }, panel.timeline.title)));
   const pick = (k) => { table.panel = panels[k]; which.value = String(k); fillTable(); };
   which.addEventListener("change", () => pick(Number(which.value)));
-  pick(panels.length - 1);
+  const last = panels.findIndex((panel) => panel.timeline.slowed);
+  pick((last > 0 ? last : panels.length) - 1);
 }
 
 // The tables that are in the page already are sorted by what their cells say.

@@ -13,6 +13,7 @@ from string import Template
 
 from commsched import __version__
 from commsched.report import texts
+from commsched.report.beyond import safety_section, slowed_section
 from commsched.report.contents import Contents
 from commsched.report.data import report_data
 from commsched.report.sections import settings_section, source_line, verdict_section
@@ -23,7 +24,16 @@ from commsched.report.tables import (
     what_if_section,
 )
 
-SCRIPTS = ("base.js", "timeline.js", "view.js", "chart.js", "what_if.js", "launches.js", "start.js")
+SCRIPTS = (
+    "base.js",
+    "timeline.js",
+    "view.js",
+    "chart.js",
+    "curves.js",
+    "what_if.js",
+    "launches.js",
+    "start.js",
+)
 """The page's scripts, which are one script in the page."""
 
 
@@ -55,6 +65,8 @@ def page_bytes(contents: Contents) -> bytes:
         rules=rules_section(contents),
         what_if=what_if_section(contents),
         stability=stability_section(contents),
+        slowed=slowed_section(contents),
+        safety=safety_section(contents),
         reading=reading_section(contents),
         version=texts.escaped(__version__),
         data=texts.script_json(report_data(contents)),

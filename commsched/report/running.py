@@ -1,4 +1,4 @@
-"""Which plans the report shows beside the optimum: what runs today, and the framework at its best."""
+"""Which plan the report shows beside today's and the optimum: the framework at its best."""
 
 from __future__ import annotations
 
@@ -6,54 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commsched.export import EXPORTERS, Export, export
-from commsched.models import Plan, Problem
-from commsched.models.errors import CommschedError, NotApplicableError, PlanError
-from commsched.models.timeline import play
+from commsched.models import Problem
+from commsched.models.errors import CommschedError
 from commsched.optimizer import RULES, BestSetting, Result, Row, rule
-from commsched.problems import Loaded
 from commsched.report.curve import Curve
-from commsched.today import TODAY
-
-
-def today(loaded: Loaded, best_ns: int) -> Row | None:
-    """Return what runs today: the recorded buckets where there are some, else a default.
-
-    Its timeline may break a limit of the problem (see ``Timeline.broken``).
-
-    Parameters
-    ----------
-    loaded
-        The problem and where it comes from.
-    best_ns
-        The makespan of the best plan that is known, or 0.
-    """
-    problem = loaded.problem
-    if loaded.recorded is not None and (recorded := loaded.recorded.plan) is not None:
-        try:
-            return row_of(problem, "recorded", "the recorded buckets", "", recorded, best_ns)
-        except PlanError:
-            pass  # the recorded order cannot be that of launches
-    for name in TODAY:
-        known = rule(name)
-        try:
-            plan = known.make(problem)
-            return row_of(problem, name, known.title, known.setting, plan, best_ns)
-        except (NotApplicableError, PlanError):
-            continue
-    return None
-
-
-def row_of(problem: Problem, name: str, title: str, setting: str, plan: Plan, best_ns: int) -> Row:
-    """Return a plan as a row of a comparison.
-
-    Raises
-    ------
-    PlanError
-        If the plan does not fit the problem or never ends.
-    """
-    timeline = play(problem, plan)
-    over = timeline.makespan_ns - best_ns
-    return Row(name, title, setting, plan, timeline, 0 if -plan.launches <= over < 0 else over)
+from commsched.today import TODAY, row_of
 
 
 @dataclass(frozen=True)

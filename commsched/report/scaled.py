@@ -9,6 +9,7 @@ from functools import cached_property
 
 from commsched.models import Compute, CostCurve, GradientProblem, Problem
 from commsched.models.cost import Piece
+from commsched.models.problem import Costs
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,26 @@ def scaled(problem: Problem, alpha: Fraction, bandwidth: Fraction, speed: Fracti
     ([250], 1500)
     """
     costs = {key: ScaledCost(cost, alpha, bandwidth) for key, cost in problem.costs.items()}
+    return repriced(problem, costs, speed)
+
+
+def repriced(problem: Problem, costs: Costs, speed: Fraction = Fraction(1)) -> Problem:
+    """Return the same step with other costs, and with compute so many times as fast.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    costs
+        A curve for each group and kind that the problem has a cost for.
+    speed
+        By what the speed of compute is multiplied.
+
+    Raises
+    ------
+    InputError
+        If times grow beyond what a problem may hold.
+    """
     if isinstance(problem, GradientProblem):
         assert problem.gradients is not None
         return GradientProblem(

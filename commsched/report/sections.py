@@ -78,6 +78,11 @@ def _tiles(contents: Contents) -> str:
             found.append(("Gain", format_ns(gain), f"{share} of the step"))
         else:
             found.append(("Gain", "none", "nothing to tune"))
+    if contents.slowed is not None and contents.slowed.stated:
+        for row in contents.slowed.rows:
+            kept, factor = row.kept, float(row.slowdown.factors[0])
+            times = f"{format_ns(kept.exposed_ns)} exposed, {format_ns(kept.nominal.exposed_ns)} without"
+            found.append((f"Slowed {factor:g}x", format_ns(kept.makespan_ns, 4), times))
     tiles = [
         tag("div", tag("dt", escaped(name)) + tag("dd", tag("b", escaped(value)) + escaped(note)))
         for name, value, note in found
@@ -125,7 +130,22 @@ def warnings(contents: Contents) -> list[str]:
             )
     if contents.result.status is Status.FEASIBLE:
         found.append("the search ended before plan and bound met: a better plan may exist")
+        found += _better_caps(contents)
     return found
+
+
+def _better_caps(contents: Contents) -> list[str]:
+    """Return what was found by the way that is better than the best plan that the search knew."""
+    curves = [curve for curve in (contents.curve, *contents.other_curves) if curve is not None]
+    best = min(curves, key=lambda curve: curve.best.makespan_ns, default=None)
+    result = contents.result
+    if best is None or best.best.makespan_ns >= result.makespan_ns - best.best.launches:
+        return []
+    less = format_ns(result.makespan_ns - best.best.makespan_ns)
+    return [
+        f"{best.title} with {best.setting} makes the step {less} shorter than the best plan that the "
+        "search found; a longer --time-limit may find it, too"
+    ]
 
 
 def settings_section(contents: Contents) -> str:
@@ -146,7 +166,7 @@ def settings_section(contents: Contents) -> str:
             how = "too long for this page: commsched export writes them"
             html.append(tag("p", escaped(f"The settings are {how}.")))
         else:
-            html.append(_pasted(found.text, found.title))
+            html.append(pasted(found.text, found.title))
         if found.cannot:
             html.append(tag("h3", "Cannot be expressed") + items(found.cannot))
         if found.needs:
@@ -163,7 +183,7 @@ def settings_section(contents: Contents) -> str:
         over = row.over_optimal_ns
         price = f"costs {format_ns(over)} more than the best plan" if over > 0 else "costs no more"
         values = f"{best.range_text[0].upper()}{best.range_text[1:]}"
-        html.append(_pasted(best.setting, f"{used.title} with fewer settings"))
+        html.append(pasted(best.setting, f"{used.title} with fewer settings"))
         text = f"It {price}, with {_launches(row.launches)}. {values}."
         html.append(tag("p", escaped(text), class_="soft"))
     how = f"commsched plan {contents.file} -o plan.json, then commsched export plan.json"
@@ -192,7 +212,7 @@ def _what_runs(contents: Contents) -> str:
     )
 
 
-def _pasted(text: str, what: str) -> str:
+def pasted(text: str, what: str) -> str:
     """Return lines to paste with a button that copies them."""
     lines = "\n".join(line(one, MOST_PASTED) for one in text.split("\n"))
     code = tag("code", escaped_lines(lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from commsched.models.errors import NotApplicableError
@@ -36,17 +36,27 @@ class Stability:
     why_not: str
 
 
-def stability(result: Result) -> Stability:
-    """Return how a result's plan stands other networks and processors, exactly or not at all."""
+def stability(result: Result, tell: Callable[[str], None] = lambda text: None) -> Stability:
+    """Return how a result's plan stands other networks and processors, exactly or not at all.
+
+    Parameters
+    ----------
+    result
+        A result with a plan.
+    tell
+        Called with what is being done.
+    """
     count = len(result.problem.names)
     if count > MOST_RANGES:
         why = f"not computed beyond {MOST_RANGES:,} collectives; this step has {count:,}"
         return Stability({}, None, why)
     segments = count <= MOST_SEGMENTS
     try:
-        knobs = {
-            knob: sensitivity(result.problem, knob, result.plan, segments=segments) for knob in Knob
-        }
+        knobs = {}
+        for knob in Knob:
+            tell(str(knob))
+            knobs[knob] = sensitivity(result.problem, knob, result.plan, segments=segments)
+        tell("the bandwidth that hides communication")
         hiding = hiding_bandwidth(result.problem)
     except NotApplicableError as error:
         return Stability({}, None, str(error))

@@ -35,7 +35,9 @@ startTimelines();
 startLaunches();
 startSorting();
 startWhatIf();
+startCurves();
 drawChart();
+drawCurves();
 drawStability();
 
 let lastWidth = document.documentElement.clientWidth;
@@ -45,6 +47,7 @@ addEventListener("resize", () => {
   lastWidth = width;
   layoutAll();
   drawChart();
+  drawCurves();
   drawStability();
 });
 

@@ -145,7 +145,7 @@ class Panel {
 
   // Where compute alone and the step end, each with its text in a line of its own.
   ends(c, palette) {
-    const alone = DATA.gradients ? "backward ends" : "compute alone ends";
+    const alone = DATA.gradients && !this.timeline.slowed ? "backward ends" : "compute alone ends";
     const found = [[this.timeline.compute, alone, [5, 3], 8], [this.timeline.makespan, "step ends", [], 22]];
     c.font = SMALL;
     for (const [ns, text, dash, y] of found) {

@@ -8,6 +8,7 @@ from typing import Any
 
 from commsched.models import Launch, Problem, Reason, Span, Timeline, launch_exposures
 from commsched.models.exposure import merge_intervals
+from commsched.models.slowdown import SlowedTimeline
 from commsched.report import texts
 
 MOST_ROWS = 24
@@ -63,10 +64,13 @@ class Compute:
         problem = timeline.problem
         if problem.gradients is not None:
             # Backward is one piece; what is of interest in it is when gradients are ready.
-            order = problem.ready_order
-            ready = [problem.ready_ns[k] for k in order]
+            ready, end = [problem.ready_ns[k] for k in problem.ready_order], timeline.compute_ns
+            if isinstance(timeline, SlowedTimeline):
+                # Its tasks are the pieces of backward, one for each gradient and perhaps a rest.
+                ready = sorted(span.end_ns for span in timeline.tasks)[: len(ready)]
+                end = max(span.end_ns for span in timeline.tasks)
             steps = [b - a for a, b in pairwise([0, *ready])]
-            return [{"label": "backward", "spans": [0, timeline.compute_ns], "marks": steps}]
+            return [{"label": "backward", "spans": [0, end], "marks": steps}]
         streams: dict[str, list[Span]] = {}
         for span in timeline.tasks:
             if span.end_ns > span.start_ns:
@@ -131,6 +135,7 @@ def timeline_data(
         "makespan": timeline.makespan_ns,
         "exposed": timeline.exposed_ns,
         "compute": timeline.compute_ns,
+        "slowed": isinstance(timeline, SlowedTimeline),
         "rows": compute.add(timeline),
         "busy": _alternating(timeline.busy),
         "channels": labels,

@@ -24,6 +24,7 @@ from commsched.torch.capturing import capture  # noqa: E402
 from commsched.torch.hooks import trainable_parameters  # noqa: E402
 from commsched.torch.link import EmulatedLink, LinkLaunch  # noqa: E402
 from commsched.torch.measure import MeasuredCosts, measure_costs  # noqa: E402
+from commsched.torch.overheads import MeasuredOverheads, measure_overheads  # noqa: E402
 from commsched.torch.running import FormedBuckets, check, ddp_kwargs  # noqa: E402
 from commsched.torch.sharding import ShardedGroups, fully_shard_plan  # noqa: E402
 from commsched.torch.tuning import Tuned, tune  # noqa: E402
@@ -33,6 +34,7 @@ __all__ = [
     "FormedBuckets",
     "LinkLaunch",
     "MeasuredCosts",
+    "MeasuredOverheads",
     "ShardedGroups",
     "TorchMissingError",
     "Tuned",
@@ -41,6 +43,7 @@ __all__ = [
     "ddp_kwargs",
     "fully_shard_plan",
     "measure_costs",
+    "measure_overheads",
     "trainable_parameters",
     "tune",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -103,6 +104,54 @@ def capture(
 
     ``commsched.write_problem(problem, "step.json")`` keeps it.
     """
+    return captured(
+        model,
+        step,
+        steps=steps,
+        warmup=warmup,
+        communicate=communicate,
+        restore=restore,
+        group=group,
+        name=name,
+    ).recorded
+
+
+class Captured(NamedTuple):
+    """A captured step, each of the measured ones, and whether they ran in DDP.
+
+    Attributes
+    ----------
+    recorded
+        What :func:`capture` returns.
+    steps
+        For each step the latest ready time of each gradient, by name, and when backward ended.
+    in_ddp
+        Whether the gradients were copied into DDP's buckets meanwhile.
+    """
+
+    recorded: RecordedStep
+    steps: tuple[tuple[Mapping[str, int], int], ...]
+    in_ddp: bool
+
+
+def captured(
+    model: torch.nn.Module,
+    step: Callable[[], object],
+    *,
+    steps: int,
+    warmup: int,
+    communicate: bool = True,
+    restore: bool,
+    group: dist.ProcessGroup | None,
+    name: str,
+) -> Captured:
+    """Do what :func:`capture` does, and return the steps as well.
+
+    Raises
+    ------
+    InputError
+        As for :func:`capture`.
+    """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module")
     if not callable(step):
@@ -155,7 +204,20 @@ def capture(
         rebuilt_meanwhile=log is not None and log.rebuilt and before < _rebuilding(ddp) - 1,
         nested_ddp=ddp is None and any(_is_ddp(inner) for inner in model.modules()),
     )
-    return summarised(records, conditions)
+    return Captured(summarised(records, conditions), _each(records), ddp is not None)
+
+
+def _each(records: Sequence[RankRecord]) -> tuple[tuple[Mapping[str, int], int], ...]:
+    """Return the steps one by one: of every time the maximum over the ranks."""
+    found = []
+    for ranks in zip(*(record.steps for record in records), strict=True):
+        ready: dict[str, int] = {}
+        for record, own in zip(records, ranks, strict=True):
+            for k, ns in own.ready.items():
+                name = record.names[k]
+                ready[name] = max(ns, ready.get(name, 0))
+        found.append((ready, max(own.backward_end for own in ranks)))
+    return tuple(found)
 
 
 def _record(

@@ -164,7 +164,6 @@ class EmulatedLink:
             works.append(
                 dist.all_reduce(times, dist.ReduceOp.MAX, group=self._group, async_op=True)
             )
-            buffer.div_(self._ranks)
             works.append(dist.all_reduce(buffer, group=self._group, async_op=True))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._queue.put(_Waiting(bucket.index(), buffer, issued_ns, future, times, tuple(works)))
@@ -208,6 +207,8 @@ class EmulatedLink:
         due_ns = start_ns + self.cost.ns(size)
         for work in waiting.works:
             work.wait()
+        if waiting.works:
+            waiting.buffer.div_(self._ranks)  # here, where it holds backward up for nobody
         reduced_ns = time.perf_counter_ns()
         _sleep_until(due_ns)
         end_ns = time.perf_counter_ns()

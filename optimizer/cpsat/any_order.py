@@ -9,7 +9,7 @@ is at least the cost curve's piece for that size, rounded up.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -20,17 +20,14 @@ from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import (
     StepModel,
-    bucket_bytes,
     chain_label,
-    conflicts,
-    kept_buckets,
     longest_ns,
 )
-from commsched.optimizer.cpsat.fifo import Slot, add_fifo, check_fifo
+from commsched.optimizer.cpsat.fifo import Slot, add_fifo, check_fifo, ready_fixed, unheld
 from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
+from commsched.optimizer.cpsat.pricing import safe_piece
+from commsched.optimizer.grouping import bits, bucket_bytes, conflicts
 from commsched.optimizer.model_size import MAX_PAIRS, pairs, small_enough
-
-_SAFE = 2**61
 
 
 class _Chain:
@@ -41,10 +38,11 @@ class _Chain:
         step: StepModel,
         key: FusionKey,
         chain: Sequence[int],
-        kept: Mapping[str, Sequence[str]],
+        *,
+        no_longer: bool,
     ) -> None:
         problem, cp = step.problem, step.cp
-        self.step = step
+        self.step, self.no_longer = step, no_longer
         self.names = [problem.names[k] for k in chain]
         self.place = {name: p for p, name in enumerate(self.names)}
         self.cost = problem.cost(key)
@@ -53,22 +51,21 @@ class _Chain:
         self.sizes = [size // self.unit for size in sizes]
         apart = conflicts(problem, chain)
         count = len(chain)
-        # Where a bucket is kept, only its first place may carry its members, and nobody else.
-        first = {
-            self.place[name]: min(self.place[other] for other in kept[name])
-            for name in self.names
-            if name in kept
-        }
         self.carried = {
             (b, p): cp.new_bool_var(f"{chain_label(key, p)} in bucket of {b}")
             for b in range(count)
             for p in range(b, count)
-            if (b, p) not in apart and first.get(p, b) == b and first.get(b, -1) == first.get(p, -1)
+            if not apart[b] >> p & 1
         }
         self.leads = [b for b in range(count) if (b, b) in self.carried]
-        for p, q in apart:
-            for b in range(p):
-                if (b, p) in self.carried and (b, q) in self.carried:
+        self.leads_of: list[list[int]] = [[] for _ in range(count)]
+        self.members = [0] * count
+        for b, p in self.carried:
+            self.leads_of[p].append(b)
+            self.members[b] |= 1 << p
+        for b in self.leads:
+            for p in bits(self.members[b]):
+                for q in bits(apart[p] & self.members[b] & ((1 << p) - 1)):
                     cp.add_at_most_one(self.carried[b, p], self.carried[b, q])
         self.start = [step.time_var(step.head[n], f"start {n}") for n in self.names]
         self.end = [step.time_var(step.head[n], f"end {n}") for n in self.names]
@@ -91,7 +88,7 @@ class _Chain:
         step, cp, carried = self.step, self.step.cp, self.carried
         count = len(self.names)
         for p in range(count):
-            cp.add_exactly_one(carried[b, p] for b in range(p + 1) if (b, p) in carried)
+            cp.add_exactly_one(carried[b, p] for b in self.leads_of[p])
         for (b, p), present in carried.items():
             if p > b:
                 cp.add_implication(present, carried[b, b])
@@ -104,9 +101,18 @@ class _Chain:
             self._price(b, total)
 
     def _price(self, b: int, total: Any) -> None:
-        """Ensure that bucket b lasts at least as long as its bytes cost, rounded up."""
+        """Ensure that bucket b lasts at least as long as its bytes cost, rounded up.
+
+        And no longer, where something is counted from a ready time on: the evaluator's launches do
+        not last longer to put off what waits for them.
+        """
         cp, used = self.step.cp, self.carried[b, b]
         largest = sum(self.sizes[b:])
+
+        def slack(piece: Piece) -> int:
+            # What rounding up adds at most, also where the piece itself was rounded down.
+            return piece.scale * (1 if self.exact else 2) - 1
+
         least, most = bucket_bytes(self.step.problem)
         if least:
             cp.add(total >= -(-least // self.unit) * used)
@@ -120,7 +126,10 @@ class _Chain:
         self.exact = self.exact and all(exact for _, exact in safe)
         if len(pieces) == 1:
             piece = pieces[0]
-            cp.add(piece.scale * self.duration[b] >= piece.intercept * used + piece.slope * total)
+            price = piece.intercept * used + piece.slope * total
+            cp.add(piece.scale * self.duration[b] >= price)
+            if self.no_longer:
+                cp.add(piece.scale * self.duration[b] <= price + slack(piece))
             return
         starts = [-(-piece.first_bytes // self.unit) for piece in self.cost.pieces]
         literals = []
@@ -133,9 +142,11 @@ class _Chain:
             cp.add(total >= starts[k]).only_enforce_if(literal)
             if k + 1 < len(pieces):
                 cp.add(total <= starts[k + 1] - 1).only_enforce_if(literal)
-            cp.add(
-                piece.scale * self.duration[b] >= piece.intercept + piece.slope * total
-            ).only_enforce_if(literal)
+            price = piece.intercept + piece.slope * total
+            cp.add(piece.scale * self.duration[b] >= price).only_enforce_if(literal)
+            if self.no_longer:
+                longest = price + slack(piece)
+                cp.add(piece.scale * self.duration[b] <= longest).only_enforce_if(literal)
         cp.add(sum(literals) == used)
 
     def hint(self, buckets: Sequence[Sequence[int]], times: dict[str, tuple[int, int]]) -> None:
@@ -169,8 +180,6 @@ class AnyOrderModel:
         known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
-    free
-        If given, only the buckets of ``known`` change whose members are all in it.
     fifo
         Whether a channel runs its launches in the order in which they are ready.
 
@@ -185,29 +194,38 @@ class AnyOrderModel:
         problem: Problem,
         known: Plan | None,
         lower_ns: int,
-        free: Collection[str] | None = None,
         *,
         fifo: bool = False,
     ) -> None:
-        if fifo:
-            check_fifo(problem)
-        kept = kept_buckets(known, free)
-        if not kept and not small_enough(problem):
+        if fifo and known is not None:
+            known = unheld(problem, known)
+        if not small_enough(problem):
             raise NotApplicableError(
                 f"cpsat: {pairs(problem)} pairs of bucket and member are more than {MAX_PAIRS}"
             )
         horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
         self.step = StepModel(problem, horizon_ns, lower_ns)
-        self.chains = {key: _Chain(self.step, key, c, kept) for key, c in problem.chains.items()}
+        self.fifo = fifo
+        # The place that stands for a bucket is that of the member that is ready last where that
+        # says when the bucket is ready, and that of the first one elsewhere.
+        turn = -1 if fifo and ready_fixed(problem) else 1
+        at_once = counts_ready(problem) or (fifo and not ready_fixed(problem))
+        self.chains = {
+            key: _Chain(self.step, key, chain[::turn], no_longer=at_once)
+            for key, chain in problem.chains.items()
+        }
+        if fifo:
+            check_fifo(self)
         self._carried: dict[tuple[str, str], Any] = {}
         for name in problem.names:
             if problem.graph.succ[name]:
                 self.step.ends[name] = self.done(name)
         for variables in self.chains.values():
             variables.constrain()
-        self.step.add_dependencies(at_once=fifo or counts_ready(problem))
+        self.step.add_dependencies(at_once=at_once)
         self.step.one_at_a_time({key: c.intervals for key, c in self.chains.items()})
         self._ready: dict[tuple[FusionKey, int], Any] = {}
+        self._rank = {problem.names[k]: rank for rank, k in enumerate(problem.ready_order)}
         add_limits(self)
         if fifo:
             add_fifo(self)
@@ -256,9 +274,8 @@ class AnyOrderModel:
         if (what, name) not in self._carried:
             chain, p = self._of(name)
             time = self.step.time_var(self.step.head[name], f"{what} {name}")
-            for b in range(p + 1):
-                if (b, p) in chain.carried:
-                    self.step.cp.add(time == of_bucket[b]).only_enforce_if(chain.carried[b, p])
+            for b in chain.leads_of[p]:
+                self.step.cp.add(time == of_bucket[b]).only_enforce_if(chain.carried[b, p])
             self._carried[what, name] = time
         return self._carried[what, name]
 
@@ -270,14 +287,20 @@ class AnyOrderModel:
         """Return the end of the launch that carries a collective."""
         return self._own("end", name, self._of(name)[0].end)
 
+    def partners(self, name: str) -> Sequence[str]:
+        """Return those later in its fusion key that may share a bucket with a collective."""
+        chain, p = self._of(name)
+        found = {q for b in chain.leads_of[p] for q in bits(chain.members[b]) if q > p}
+        return [chain.names[q] for q in sorted(found)]
+
     def same(self, first: str, second: str) -> Any:
         """Return 1 if two collectives share a bucket, else 0, as a linear expression."""
         chain, p = self._of(first)
         _, q = self._of(second)
         p, q = min(p, q), max(p, q)
         both = []
-        for b in range(p + 1):
-            if (b, p) in chain.carried and (b, q) in chain.carried:
+        for b in chain.leads_of[p]:
+            if (b, q) in chain.carried:
                 both.append(self.step.cp.new_bool_var(f"{first} and {second} in bucket of {b}"))
                 pair = [chain.carried[b, p], chain.carried[b, q]]
                 self.step.cp.add_min_equality(both[-1], pair)
@@ -287,14 +310,17 @@ class AnyOrderModel:
         """Return when bucket b is ready: exactly, as the latest of what it carries."""
         if (key, b) not in self._ready:
             step, chain = self.step, self.chains[key]
+            carried = [p for p in range(b, len(chain.names)) if (b, p) in chain.carried]
+            own = {p: ready_var(step, chain.names[p]) for p in carried}
+            if all(isinstance(ready, int) and ready <= own[b] for ready in own.values()):
+                self._ready[key, b] = own[b]
+                return own[b]
             latest = []
-            for p in range(b, len(chain.names)):
-                if (b, p) in chain.carried:
-                    own, present = ready_var(step, chain.names[p]), chain.carried[b, p]
-                    counted = step.time_var(0, "")
-                    step.cp.add(counted == own).only_enforce_if(present)
-                    step.cp.add(counted == 0).only_enforce_if(~present)
-                    latest.append(counted)
+            for p, time in own.items():
+                counted = step.time_var(0, "")
+                step.cp.add(counted == time).only_enforce_if(chain.carried[b, p])
+                step.cp.add(counted == 0).only_enforce_if(~chain.carried[b, p])
+                latest.append(counted)
             ready = step.time_var(0, f"bucket {chain_label(key, b)} ready")
             step.cp.add_max_equality(ready, latest)
             self._ready[key, b] = ready
@@ -306,18 +332,21 @@ class AnyOrderModel:
         key = problem.keys[problem.index[name]]
         chain, p = self._of(name)
         time = self.step.time_var(0, f"bucket of {name} ready")
-        for b in range(p + 1):
-            if (b, p) in chain.carried:
-                ready = self._bucket_ready(key, b)
-                self.step.cp.add(time == ready).only_enforce_if(chain.carried[b, p])
+        for b in chain.leads_of[p]:
+            ready = self._bucket_ready(key, b)
+            self.step.cp.add(time == ready).only_enforce_if(chain.carried[b, p])
         return time
+
+    def leads(self) -> list[FusionKey]:
+        """Return the fusion key of every possible launch."""
+        return [key for key, c in self.chains.items() for _ in c.leads]
 
     def slots(self) -> list[Slot]:
         """Return every possible launch."""
         return [
             Slot(key, c.carried[b, b], self._bucket_ready(key, b), c.start[b], c.end[b])
             for key, c in self.chains.items()
-            for b in range(len(c.names))
+            for b in c.leads
         ]
 
     def flights(self) -> Sequence[tuple[Any, Any, Any]]:
@@ -334,49 +363,11 @@ class AnyOrderModel:
         for c in self.chains.values():
             for b in c.leads:
                 if solver.value(c.carried[b, b]):
-                    names = tuple(
+                    names = [
                         name
                         for p, name in enumerate(c.names)
                         if (b, p) in c.carried and solver.value(c.carried[b, p])
-                    )
-                    found.append((solver.value(c.start[b]), solver.value(c.end[b]), names))
+                    ]
+                    names.sort(key=self._rank.__getitem__)
+                    found.append((solver.value(c.start[b]), solver.value(c.end[b]), tuple(names)))
         return found
-
-
-def safe_piece(piece: Piece, unit: int, largest: int, longest_ns: int) -> tuple[Piece, bool]:
-    """Return a piece for sizes counted in ``unit`` bytes whose products fit in 64 bits.
-
-    Where the exact coefficients are too large they are rounded *down*, so that the model's bound
-    stays valid, by at most half a nanosecond in all.
-
-    Parameters
-    ----------
-    piece
-        The exact piece.
-    unit, largest
-        Bytes of a unit, and the most units that a bucket can carry.
-    longest_ns
-        The longest duration that the model allows.
-
-    Returns
-    -------
-    tuple
-        The piece, and whether it is exact.
-
-    Raises
-    ------
-    NotApplicableError
-        If it is impossible.
-    """
-    intercept, slope, scale = piece.intercept, piece.slope * unit, piece.scale
-    divisor = math.gcd(intercept, slope, scale)
-    intercept, slope, scale = intercept // divisor, slope // divisor, scale // divisor
-    if max(abs(intercept) + slope * largest, scale * longest_ns) < _SAFE:
-        return Piece(piece.first_bytes, intercept, slope, scale), True
-    wanted = 2 * (largest + 2)
-    rounded = Piece(piece.first_bytes, intercept * wanted // scale, slope * wanted // scale, wanted)
-    if max(abs(rounded.intercept) + rounded.slope * largest, wanted * longest_ns) >= _SAFE:
-        raise NotApplicableError(
-            "cpsat: sizes and times are too far apart for whole 64-bit numbers in scope any"
-        )
-    return rounded, False

@@ -8,28 +8,25 @@ model, which the evaluator rightly refuses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import networkx as nx
 from ortools.sat.python import cp_model
 
 from commsched.models import (
     Compute,
     CostCurve,
     FusionKey,
-    LeastBucketBytes,
-    MostBucketBytes,
     Plan,
     Problem,
 )
 from commsched.models.errors import NotApplicableError, SolverError
 from commsched.models.timeline import play
-from commsched.models.units import MAX_BYTES
 from commsched.optimizer.bounds import paths_ns
 
 MAX_HORIZON = 2**60
+MAX_MOVABLE_PAIRS = 20_000
 
 
 @dataclass
@@ -68,6 +65,8 @@ class StepModel:
             min(self.lower_ns * self.scale, self.horizon), self.horizon, "makespan"
         )
         self.ends: dict[str, Any] = {}
+        self.ready: dict[str, Any] = {}
+        self.first: dict[tuple[str, str], Any] = {}
         self._add_compute()
 
     def length(self, ns: int) -> int:
@@ -121,26 +120,54 @@ class StepModel:
         Raises
         ------
         NotApplicableError
-            If that is asked for and tasks may move.
+            If that is asked for and too many tasks may move.
         """
-        if at_once and self.problem.movable:
-            raise NotApplicableError(
-                "cpsat: movable tasks and a limit on what is held since ready exclude each other"
-            )
+        free = self._stream_free() if at_once else {}
         for task in self._open:
             start = self.ends[task.name] - self.length(task.duration_ns)
             before = self._before[task.name]
             if at_once:
-                self.cp.add_max_equality(start, [self.end_of(name) for name in before] or [0])
+                ends = [*(self.end_of(name) for name in before), *free.get(task.name, [])]
+                self.cp.add_max_equality(start, ends or [0])
             else:
                 for name in before:
                     self.after(start, name)
+
+    def _stream_free(self) -> dict[str, list[Any]]:
+        """Return the ends of what runs earlier on a task's stream, by task, where tasks may move.
+
+        The latest of them is when the stream is free for the task: the end of the task that runs
+        just before it, whichever that is. What runs later counts 0.
+        """
+        found: dict[str, list[Any]] = {}
+        for pair in movable_pairs(self._open):
+            first = self.cp.new_bool_var(f"{pair[0].name} before {pair[1].name}")
+            self.first[pair[0].name, pair[1].name] = first
+            for (one, two), literal in ((pair, first), (pair[::-1], ~first)):
+                end, start = self.ends[one.name], self.ends[two.name] - self.length(two.duration_ns)
+                self.cp.add(end <= start).only_enforce_if(literal)
+                counted = self.time_var(0, "")
+                self.cp.add(counted == end).only_enforce_if(literal)
+                self.cp.add(counted == 0).only_enforce_if(~literal)
+                found.setdefault(two.name, []).append(counted)
+        return found
 
     def end_of(self, name: str) -> Any:
         """Return when a task or collective ends: a variable, or a constant that no plan changes."""
         if name in self.ends:
             return self.ends[name]
         return self.problem.nominal.end_ns[name] * self.scale
+
+    def whole_ns(self, time: Any, name: str) -> Any:
+        """Return a time in whole nanoseconds where ticks are finer, else the time itself.
+
+        What is held or in flight for no time counts nothing, but it lasts some ticks.
+        """
+        if not self.tick or isinstance(time, int):
+            return time // self.scale if self.tick else time
+        found = self.cp.new_int_var(0, self.horizon_ns, f"{name} in ns")
+        self.cp.add_division_equality(found, time, self.scale)
+        return found
 
     def orders(self, solver: cp_model.CpSolver) -> dict[str, tuple[str, ...]]:
         """Return the order of the tasks on every stream that has movable ones."""
@@ -199,6 +226,8 @@ class StepModel:
         """Propose the ends of the waiting tasks."""
         for task in self._open:
             self.hint(self.ends[task.name], ends[task.name])
+        for (one, two), first in self.first.items():
+            self.hint(first, int(ends[one] < ends[two]))
 
 
 class _Ticked(CostCurve):
@@ -209,6 +238,31 @@ class _Ticked(CostCurve):
 
     def ns(self, size: int) -> int:
         return self.step.length(self.curve.ns(size))
+
+
+def movable_pairs(tasks: Sequence[Compute]) -> list[tuple[Compute, Compute]]:
+    """Return the pairs of tasks on one stream whose order a plan decides.
+
+    Raises
+    ------
+    NotApplicableError
+        If there are too many of them.
+    """
+    movable = [task for task in tasks if task.movable]
+    number = {task.name: k for k, task in enumerate(tasks)}
+    pairs = [
+        (one, two)
+        for one in movable
+        for two in tasks
+        if one.stream == two.stream
+        and (number[one.name] < number[two.name] or (one is not two and not two.movable))
+    ]
+    if len(pairs) > MAX_MOVABLE_PAIRS:
+        raise NotApplicableError(
+            f"cpsat: with limits that count from ready times on, {len(pairs)} pairs of movable "
+            f"tasks and others are more than {MAX_MOVABLE_PAIRS}"
+        )
+    return pairs
 
 
 def _durations(problem: Problem) -> list[int]:
@@ -225,40 +279,6 @@ def longest_ns(problem: Problem) -> int:
     for key, chain in problem.chains.items():
         total += len(chain) * problem.cost(key).ns(sum(problem.bytes[k] for k in chain))
     return total
-
-
-def kept_buckets(known: Plan | None, free: Collection[str] | None) -> dict[str, tuple[str, ...]]:
-    """Return the buckets that must stay, by member: those with a member that is not free."""
-    if known is None or free is None:
-        return {}
-    return {
-        name: bucket.names
-        for bucket in known.buckets
-        if not all(member in free for member in bucket.names)
-        for name in bucket.names
-    }
-
-
-def bucket_bytes(problem: Problem) -> tuple[int, int]:
-    """Return the least and the most bytes that a bucket may have under the problem's limits."""
-    least = [limit.bytes for limit in problem.limits if isinstance(limit, LeastBucketBytes)]
-    most = [limit.bytes for limit in problem.limits if isinstance(limit, MostBucketBytes)]
-    return max(least, default=0), min(most, default=MAX_BYTES)
-
-
-def conflicts(problem: Problem, chain: Sequence[int]) -> set[tuple[int, int]]:
-    """Return pairs of places in a chain of which one collective waits for the other.
-
-    They can never share a bucket.
-    """
-    place = {problem.names[k]: number for number, k in enumerate(chain)}
-    pairs = set()
-    for name, number in place.items():
-        if name in problem.waiting:
-            for ancestor in nx.ancestors(problem.fixed_graph, name):
-                if ancestor in place:
-                    pairs.add((min(number, place[ancestor]), max(number, place[ancestor])))
-    return pairs
 
 
 def chain_label(key: FusionKey, place: int) -> str:

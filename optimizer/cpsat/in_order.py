@@ -7,7 +7,7 @@ launch that carries it; the places of one launch share them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,13 +18,11 @@ from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import (
     StepModel,
-    bucket_bytes,
     chain_label,
-    conflicts,
-    kept_buckets,
     longest_ns,
 )
 from commsched.optimizer.cpsat.limits import add_limits, counts_ready, ready_var
+from commsched.optimizer.grouping import bucket_bytes, conflicts
 from commsched.optimizer.model_size import MAX_PAIRS, pairs, small_enough
 
 
@@ -36,7 +34,6 @@ class _Chain:
         step: StepModel,
         key: FusionKey,
         chain: Sequence[int],
-        kept: Mapping[str, Sequence[str]],
     ) -> None:
         problem, cp = step.problem, step.cp
         count = len(chain)
@@ -57,25 +54,23 @@ class _Chain:
         self.candidate: dict[tuple[int, int], cp_model.IntVar] = {}
         self.length: dict[tuple[int, int], int] = {}
         self.intervals = []
-        waited_for = [-1] * count  # the last place before it with which a place cannot share
-        for p, q in apart:
-            waited_for[q] = max(waited_for[q], p)
-        stays = [len(kept.get(name, ())) for name in self.names]
+        # The last place before it with which a place cannot share.
+        waited_for = [(apart[q] & ((1 << q) - 1)).bit_length() - 1 for q in range(count)]
         for i in range(count):
             ready_ns = tail_ns = 0
             for j in range(i + 1, count + 1):
-                if waited_for[j - 1] >= i or (stays[j - 1] and not stays[i]):
+                if waited_for[j - 1] >= i:
                     break
                 name = self.names[j - 1]
                 ready_ns = max(ready_ns, step.head[name])
                 tail_ns = max(tail_ns, step.tail[name])
                 size = sent[j] - sent[i]
-                if not least <= size <= most:
-                    continue
-                if stays[i] and (stays[i] != j - i or name not in kept[self.names[i]]):
+                if size > most:
+                    break
+                if size < least:
                     continue
                 if ready_ns + cost.ns(size) + tail_ns > step.horizon_ns:
-                    continue  # no plan that is as good as the known one has such a launch
+                    break  # no plan that is as good as the known one has such a launch
                 present = cp.new_bool_var(f"bucket {chain_label(key, i)}..{j}")
                 self.candidate[i, j] = present
                 self.length[i, j] = step.length(cost.ns(size))
@@ -84,6 +79,10 @@ class _Chain:
                         self.start[i], self.length[i, j], present, f"{chain_label(key, i)}..{j}"
                     )
                 )
+        self.over: list[list[tuple[int, cp_model.IntVar]]] = [[] for _ in range(count)]
+        for (i, j), present in self.candidate.items():
+            for p in range(i, j):
+                self.over[p].append((j, present))
         self.begins: list[list[int]] = [[] for _ in range(count)]
         self.finishes: list[list[int]] = [[] for _ in range(count)]
         for i, j in self.candidate:
@@ -167,8 +166,6 @@ class InOrderModel:
         is known that keeps the limits.
     lower_ns
         A proved lower bound on the makespan.
-    free
-        If given, only the buckets of ``known`` change whose members are all in it.
 
     Raises
     ------
@@ -181,16 +178,14 @@ class InOrderModel:
         problem: Problem,
         known: Plan | None,
         lower_ns: int,
-        free: Collection[str] | None = None,
     ) -> None:
-        kept = kept_buckets(known, free)
-        if not kept and not small_enough(problem):
+        if not small_enough(problem):
             raise NotApplicableError(
                 f"cpsat: {pairs(problem)} candidate buckets are more than {MAX_PAIRS}"
             )
         horizon_ns = longest_ns(problem) if known is None else play(problem, known).makespan_ns
         self.step = StepModel(problem, horizon_ns, lower_ns)
-        self.chains = {key: _Chain(self.step, key, c, kept) for key, c in problem.chains.items()}
+        self.chains = {key: _Chain(self.step, key, c) for key, c in problem.chains.items()}
         for variables in self.chains.values():
             for name, end in zip(variables.names, variables.end, strict=True):
                 self.step.ends[name] = end
@@ -214,14 +209,17 @@ class InOrderModel:
                 for names in {bucket_of[name] for name in variables.names}
                 for places in [[place[name] for name in names]]
             }
+            begins = {i for i, _ in chosen}
             for candidate, present in variables.candidate.items():
                 step.hint(present, int(candidate in chosen))
             for p, name in enumerate(variables.names):
-                step.hint(variables.cut[p], int(any(i == p for i, _ in chosen)))
+                step.hint(variables.cut[p], int(p in begins))
                 step.hint(variables.start[p], times[name][0])
                 step.hint(variables.end[p], times[name][1])
         step.hint_compute({name: end for name, (_, end) in times.items()})
         step.hint(step.makespan, max(end for _, end in times.values()))
+
+    fifo = False
 
     @property
     def exact(self) -> bool:
@@ -251,12 +249,17 @@ class InOrderModel:
         chain, p = self._of(name)
         return chain.end[p]
 
+    def partners(self, name: str) -> Sequence[str]:
+        """Return those later in its fusion key that may share a bucket with a collective."""
+        chain, p = self._of(name)
+        return chain.names[p + 1 : max((j for j, _ in chain.over[p]), default=0)]
+
     def same(self, first: str, second: str) -> Any:
         """Return 1 if two collectives share a bucket, else 0, as a linear expression."""
         chain, p = self._of(first)
         _, q = self._of(second)
         p, q = min(p, q), max(p, q)
-        return sum(present for (i, j), present in chain.candidate.items() if i <= p and q < j)
+        return sum(present for j, present in chain.over[p] if q < j)
 
     def bucket_ready(self, name: str) -> Any:
         """Return when the bucket of a collective is ready."""

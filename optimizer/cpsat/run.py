@@ -14,6 +14,9 @@ from ortools.sat.python import cp_model
 from commsched.models.errors import SolverError
 
 POLL_S = 0.1
+WORK_A_SECOND = 0.05
+"""CP-SAT's deterministic time for each second of a limit: less than most machines manage, so that a
+repeatable run ends by what it has done and not by the clock."""
 
 
 def _log(line: str) -> None:
@@ -34,6 +37,10 @@ class Budget:
         By which share of the makespan a plan with fewer launches may be longer than the best.
     progress
         Is told the objective (None without a solution) and the bound of the model when they improve.
+    work
+        If given, how much CP-SAT may do, in its own deterministic time. Its workers then exchange
+        what they find at fixed points of their work, so that the same seed and number of workers
+        give the same plan unless the time is over before.
     """
 
     time_limit_s: float = 60.0
@@ -42,6 +49,7 @@ class Budget:
     log: bool = False
     within: float = 0.0
     progress: Callable[[int | None, int], None] | None = None
+    work: float | None = None
 
 
 @dataclass
@@ -54,6 +62,11 @@ class Statistics:
         """Add to the values of these names."""
         for name, value in values.items():
             self.values[name] = self.values.get(name, 0) + value
+
+    @property
+    def work(self) -> float:
+        """The deterministic time of all runs."""
+        return self.values.get("deterministic_time", 0)
 
 
 class Watched:
@@ -68,9 +81,11 @@ class Watched:
     deadline
         When to stop, on the clock of :func:`time.monotonic`.
     statistics
-        Where to add what was done.
+        Where to add what was done; ``clock_cuts`` counts the runs that the clock ended.
     progress
         As in :class:`Budget`; called in the caller's thread. What it raises stops the run.
+    work
+        If given, the most deterministic time for this run.
     """
 
     def __init__(
@@ -80,6 +95,7 @@ class Watched:
         deadline: float,
         statistics: Statistics,
         progress: Callable[[int | None, int], None] | None = None,
+        work: float | None = None,
     ) -> None:
         self.cp = cp
         self.solver = solver = cp_model.CpSolver()
@@ -87,6 +103,12 @@ class Watched:
         parameters.max_time_in_seconds = max(0.01, deadline - time.monotonic())
         parameters.num_workers = budget.workers
         parameters.random_seed = budget.seed
+        if budget.work is not None:
+            parameters.interleave_search = True
+            left = budget.work - statistics.work
+            work = max(0.0, left if work is None else min(work, left))
+        if work is not None:
+            parameters.max_deterministic_time = work
         # Python's own handler of Ctrl-C is to be asked, see below.
         parameters.catch_sigint_signal = False
         if budget.log:
@@ -118,12 +140,16 @@ class Watched:
             raise SolverError(f"CP-SAT failed: {self._failed}") from self._failed
         if self.status == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refuses the model: {cp.validate()}")
+        done = solver.response_proto.deterministic_time
+        ended = self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+        ended = ended or (work is not None and done >= work)
         statistics.add(
             runs=1,
+            clock_cuts=int(not ended),
             conflicts=solver.num_conflicts,
             branches=solver.num_branches,
             solver_s=solver.wall_time,
-            deterministic_time=solver.response_proto.deterministic_time,
+            deterministic_time=done,
         )
         if self.interrupted is not None and not isinstance(self.interrupted, KeyboardInterrupt):
             raise self.interrupted

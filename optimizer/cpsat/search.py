@@ -10,17 +10,25 @@ from typing import Any, Protocol
 from ortools.sat.python import cp_model
 
 from commsched.models import Bucket, Plan
+from commsched.models.coverage import is_fifo
 from commsched.models.errors import DeadlockError, SolverError
 from commsched.models.timeline import play
 from commsched.optimizer.cpsat.base import StepModel
-from commsched.optimizer.cpsat.run import Budget, Statistics, Watched
+from commsched.optimizer.cpsat.run import WORK_A_SECOND, Budget, Statistics, Watched
 from commsched.optimizer.result import Bound
+
+MOST_TO_COMPLETE = 1.0
+"""CP-SAT's deterministic time for completing a hint."""
 
 
 class BucketModel(Protocol):
     """A representation of buckets on top of a :class:`StepModel`."""
 
     step: StepModel
+
+    @property
+    def fifo(self) -> bool:
+        """Whether a plan only counts if it runs, without being held back, first come first served."""
 
     @property
     def exact(self) -> bool:
@@ -88,7 +96,7 @@ class _Solve:
 
     def run(self) -> Outcome:
         step, budget = self.step, self.budget
-        set_hints(step.cp, step.hints)
+        hint_all(step, self.deadline)
         step.cp.minimize(step.makespan)
         first = Watched(step.cp, budget, self.deadline, self.statistics, self._told())
         if first.status == cp_model.INFEASIBLE:
@@ -106,34 +114,41 @@ class _Solve:
             return self._outcome(plan, objective_ns, bound, interrupted=interrupted)
         return self._refine(plan, objective_ns, first.solver)
 
-    def _refine(self, plan: Plan, objective_ns: int, solver: cp_model.CpSolver) -> Outcome:
+    def _refine(self, plan: Plan | None, objective_ns: int, solver: cp_model.CpSolver) -> Outcome:
         """Look for the fewest launches, then the earliest starts, within what is allowed."""
         step, bound = self.step, Bound(objective_ns, "CP-SAT")
         # The makespan is what people wait for: the rest may take as long again, and two seconds.
         now = time.monotonic()
-        deadline = min(self.deadline, now + (now - self.started) + 2)
+        deadline, work = self.deadline, None
+        if self.budget.work is None:
+            deadline = min(deadline, now + (now - self.started) + 2)
+        else:
+            work = self.statistics.work + 2 * WORK_A_SECOND
         allowed_ns = objective_ns + int(objective_ns * self.budget.within)
         step.cp.add(step.makespan <= (allowed_ns + 1) * step.scale - 1)
-        fewest = interrupted = False
+        counted = fewest = interrupted = False
         objectives = [self.model.launch_count(), sum(self.model.starts())]
         if self.budget.within:
             objectives.insert(1, step.makespan)
         for objective in objectives:
             if time.monotonic() >= deadline:
+                self.statistics.add(clock_cuts=1)
                 break
             _hint_solution(step.cp, solver)
             step.cp.minimize(objective)
-            found = Watched(step.cp, self.budget, deadline, self.statistics)
+            found = Watched(step.cp, self.budget, deadline, self.statistics, work=work)
             if found.status == cp_model.INFEASIBLE:
                 raise SolverError("CP-SAT finds the model infeasible although a plan is known")
             if found.status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 break
             solver = found.solver
-            plan = extract(self.model, solver)
+            taken = extract(self.model, solver)
+            plan = taken or plan
             interrupted = found.interrupted is not None
+            counted = counted or found.status == cp_model.OPTIMAL
+            fewest = fewest or (counted and taken is not None)
             if found.status != cp_model.OPTIMAL or interrupted:
                 break
-            fewest = True
             step.cp.add(objective <= int(solver.objective_value))
         return self._outcome(plan, allowed_ns, bound, fewest=fewest, interrupted=interrupted)
 
@@ -159,8 +174,8 @@ class _Solve:
         )
 
 
-def extract(model: BucketModel, solver: cp_model.CpSolver) -> Plan:
-    """Return the plan of a solution.
+def extract(model: BucketModel, solver: cp_model.CpSolver) -> Plan | None:
+    """Return the plan of a solution; None if the model allows more than its scope and this is more.
 
     Where the evaluator, which starts everything as soon as it can, would then break a limit that
     the solution keeps, the plan holds its launches back as the solution does.
@@ -172,12 +187,40 @@ def extract(model: BucketModel, solver: cp_model.CpSolver) -> Plan:
     if not step.problem.limits:
         return plan
     try:
-        if not play(step.problem, plan).broken:
-            return plan
+        timeline = play(step.problem, plan)
     except DeadlockError:
-        pass
+        timeline = None
+    if timeline is not None and not timeline.broken:
+        allowed_ns = solver.value(step.makespan) // step.scale
+        allowed_ns += 0 if model.exact else plan.launches
+        if not model.fifo or (is_fifo(timeline) and timeline.makespan_ns <= allowed_ns):
+            return plan
+    if model.fifo:
+        return None
     held = [Bucket(names, start // step.scale) for start, _, names in launches]
     return Plan(tuple(held), orders)
+
+
+def hint_all(step: StepModel, deadline: float) -> None:
+    """Propose the known plan, with the values that follow for all other variables.
+
+    CP-SAT takes a complete hint as its first solution at once; what it has to complete by itself
+    may take it long.
+    """
+    cp = step.cp
+    set_hints(cp, step.hints)
+    if not step.hints or len({variable.index for variable, _ in step.hints}) == len(
+        cp.proto.variables
+    ):
+        return
+    solver = cp_model.CpSolver()
+    solver.parameters.fix_variables_to_their_hinted_value = True
+    solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.max_deterministic_time = MOST_TO_COMPLETE
+    solver.parameters.max_time_in_seconds = max(0.01, (deadline - time.monotonic()) / 4)
+    if solver.solve(cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        _hint_solution(cp, solver)
 
 
 def set_hints(cp: cp_model.CpModel, hints: Sequence[tuple[Any, int]]) -> None:

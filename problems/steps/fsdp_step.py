@@ -1,4 +1,7 @@
-"""A step of sharded training: all-gathers before each layer, reduce-scatters after it."""
+"""A step of sharded training: all-gathers before each layer, reduce-scatters after it.
+
+With hybrid sharding (HSDP) an all-reduce across the replicas follows each reduce-scatter.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Literal, NamedTuple
 from commsched.models import Collective, Compute, CostCurve, Hold, Kind, PoolBytes, Problem, Task
 from commsched.models.errors import InputError
 from commsched.models.limits import Limit
+from commsched.problems.steps.fsdp_lanes import Lanes
 from commsched.problems.steps.fsdp_units import Reshard, Unit, Units, unit_limits, units_of
 from commsched.problems.steps.layer_tasks import (
     GPU,
@@ -21,7 +25,6 @@ from commsched.problems.steps.layers import (
     LayerProfile,
     check_count,
     check_profile,
-    check_text,
     check_total,
 )
 
@@ -56,7 +59,9 @@ def fsdp_step(
     reduce_dtype: str | None = None,
     optimizer_ns: int | Mapping[str, int] | None = None,
     movable_weights: bool = False,
+    hybrid_shard: int | None = None,
     group: str = "fsdp",
+    replicate_group: str = "replicate",
 ) -> Problem:
     """Return the step from the start of forward to the end of backward or of the optimizer.
 
@@ -70,7 +75,8 @@ def fsdp_step(
     profile
         The layers.
     costs
-        What an ``all_gather`` and a ``reduce_scatter`` cost.
+        What an ``all_gather`` and a ``reduce_scatter`` cost; with ``hybrid_shard`` also an
+        ``allreduce`` of one rank's bytes across the replicas, while all ranks do theirs.
     units
         ``"decided"``: a plan may make one unit of layers that follow each other; the units are
         the same in all passes. ``"layers"``: each layer is a unit.
@@ -104,8 +110,12 @@ def fsdp_step(
         layer's last scatter only.
     movable_weights
         As for :func:`~commsched.problems.steps.ddp_step.ddp_step`.
-    group
-        The process group's name.
+    hybrid_shard
+        Hybrid sharding (FSDP's ``HYBRID_SHARD``, HSDP): parameters are sharded over so many ranks
+        and replicated beyond them. The part that a rank holds after a reduce-scatter (its bytes over
+        ``hybrid_shard``, rounded up) is all-reduced across the replicas, on a channel of its own.
+    group, replicate_group
+        The process groups' names: that of the ranks with a shard each, and that of the replicas.
 
     Raises
     ------
@@ -132,12 +142,26 @@ def fsdp_step(
     if scatter not in ("each", "last"):
         raise InputError(f"scatter: {scatter!r:.60} is not one of each, last")
     found = units_of(profile, root, reshard_after_forward, reduce_dtype)
-    lanes = _Lanes.of(costs, group, communicators, one_nic, micro_batches)
-    step = _Step(profile, found, lanes, ahead, scatter_buffers, reduce_dtype, movable_weights)
+    if hybrid_shard is not None:
+        check_count(hybrid_shard, "hybrid_shard", least=2)
+        if replicate_group == group:
+            raise InputError(f"replicate_group: {group!r:.60} is the group of the shards, too")
+    lanes = Lanes.of(
+        costs,
+        group,
+        communicators,
+        one_nic,
+        micro_batches,
+        replicate_group if hybrid_shard else None,
+    )
+    step = _Step(
+        profile, found, lanes, ahead, scatter_buffers, reduce_dtype, movable_weights, hybrid_shard
+    )
     for number in range(micro_batches):
         scatters = scatter == "each" or number == micro_batches - 1
         step.add(number, f" (micro-batch {number + 1})" if micro_batches > 1 else "", scatters)
-    last = dict(zip((unit.name for unit in found), step.scattered[-1], strict=True))
+    ends = step.reduced[-1] if hybrid_shard else step.scattered[-1]
+    last = dict(zip((unit.name for unit in found), ends, strict=True))
     communicated = {layer.name: [last[unit.name]] for unit in found for layer in unit.layers}
     steps = optimizer_tasks(profile, optimizer_ns, communicated)
     step.tasks += [steps[name] for name in ("", *reversed(profile.by_name)) if name in steps]
@@ -146,7 +170,7 @@ def fsdp_step(
         for pool, size in ((GATHERED, gathered_limit_bytes), (GRADIENTS, gradient_limit_bytes))
         if size is not None
     ]
-    rows = [*step.gathered, *step.scattered]
+    rows = [*step.gathered, *step.scattered, *step.reduced]
     limits += unit_limits(found, units, rows, step.regathered)
     title = f"{profile.name}: sharded step" if profile.name else "sharded step"
     used = {task.group for task in step.tasks if isinstance(task, Collective)}
@@ -169,60 +193,6 @@ def _checked_prefetch(prefetch: object) -> tuple[int, int] | None:
     )
 
 
-@dataclass(frozen=True)
-class _Lanes:
-    """The groups of the collectives, what they cost and which channels they share."""
-
-    gathers: tuple[str, ...]
-    scatters: tuple[str, ...]
-    costs: Mapping[tuple[str, Kind], CostCurve]
-    channels: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of(
-        cls,
-        costs: Mapping[Kind, CostCurve],
-        group: str,
-        communicators: int,
-        one_nic: bool,
-        micro_batches: int,
-    ) -> _Lanes:
-        check_text(group, "group")
-        if communicators not in (1, 2) or isinstance(communicators, bool):
-            raise InputError(f"communicators: {communicators!r:.60} must be 1 or 2")
-        if one_nic and communicators == 1:
-            raise InputError("one_nic: there is only one communicator")
-        for kind in costs if isinstance(costs, Mapping) else ():
-            if kind not in ("all_gather", "reduce_scatter"):
-                raise InputError(f"costs: {kind!r:.60} is neither all_gather nor reduce_scatter")
-        curves: dict[Kind, CostCurve] = {}
-        for kind in ("all_gather", "reduce_scatter"):
-            curve = costs.get(kind) if isinstance(costs, Mapping) else None
-            if not isinstance(curve, CostCurve):
-                raise InputError(f"costs: a cost curve for {kind} is missing")
-            curves[kind] = curve
-        first, second = (
-            (group, group) if communicators == 1 else (f"{group} gather", f"{group} scatter")
-        )
-
-        def of_micro_batches(name: str) -> tuple[str, ...]:
-            # A group for each micro-batch, on one channel: nothing fuses across micro-batches.
-            if micro_batches == 1:
-                return (name,)
-            return tuple(f"{name} {number}" for number in range(1, micro_batches + 1))
-
-        gathers, scatters = of_micro_batches(first), of_micro_batches(second)
-        prices: dict[tuple[str, Kind], CostCurve] = {
-            **{(name, "all_gather"): curves["all_gather"] for name in gathers},
-            **{(name, "reduce_scatter"): curves["reduce_scatter"] for name in scatters},
-        }
-        if one_nic:
-            channels = {f"{group} nic": (*gathers, *scatters)}
-        else:
-            channels = {first: gathers, second: scatters}
-        return cls(gathers, scatters, prices, channels)
-
-
 class _Users(NamedTuple):
     """Who uses what a pass gathers."""
 
@@ -242,15 +212,17 @@ class _Step:
 
     profile: LayerProfile
     units: Sequence[Unit]
-    lanes: _Lanes
+    lanes: Lanes
     prefetch: tuple[int, int] | None
     buffers: int | None
     reduce_dtype: str | None
     movable: bool
+    shard_ranks: int | None
     tasks: list[Task] = field(default_factory=list)
     gathered: list[list[str]] = field(default_factory=list)
     regathered: list[list[str]] = field(default_factory=list)
     scattered: list[list[str]] = field(default_factory=list)
+    reduced: list[list[str]] = field(default_factory=list)
     fence: tuple[str, ...] = ()
     """What the gathers of a pass wait for: the last compute task of the pass before it."""
 
@@ -358,5 +330,14 @@ class _Step:
                 )
             )
             done.append(name)
+            if self.shard_ranks is not None:
+                size = -(-unit.scattered_bytes(self.reduce_dtype) // self.shard_ranks)
+                reduces = self.lanes.reduces[number]
+                name_across = f"reduce {unit.name}{suffix}"
+                self.tasks.append(
+                    Collective(name_across, size, "allreduce", reduces, dtype, (name,))
+                )
         if scatters:
             self.scattered.append([f"scatter {unit.name}{suffix}" for unit in self.units])
+            if self.shard_ranks is not None:
+                self.reduced.append([f"reduce {unit.name}{suffix}" for unit in self.units])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commsched.models import Collective, Compute, CostCurve, Kind, Problem, Task
 from commsched.models.errors import InputError
@@ -27,6 +27,7 @@ def moe_step(
     costs: Mapping[Kind, CostCurve],
     *,
     chunks: int = 1,
+    across_layers: bool = False,
     chunk_overhead_ns: int = 0,
     movable: bool = True,
     one_nic: bool = False,
@@ -51,8 +52,13 @@ def moe_step(
         parameters are all-reduced in ``gradient_group`` (experts' gradients stay on their rank).
     chunks
         How many chunks the tokens are cut into.
+    across_layers
+        Whether the layers' own compute is cut into the same chunks, each of which then goes through
+        all layers by itself: chunk i of a layer waits for chunk i's all-to-alls only, so others
+        compute meanwhile (micro-batches of one batch that overlap). Without it a layer's own compute
+        waits for all chunks.
     chunk_overhead_ns
-        What each chunk but the first adds to the experts' compute: smaller kernels are less
+        What each chunk but the first adds to a compute task that is cut: smaller kernels are less
         efficient.
     movable
         Whether a plan may move what can fill the wait for an all-to-all: shared experts, and the
@@ -94,7 +100,9 @@ def moe_step(
             raise InputError(f"costs: {kind!r:.60} is neither all_to_all nor allreduce")
     if "all_to_all" not in costs:
         raise InputError("costs: a cost curve for all_to_all is missing")
-    step = _Step(of_layer, chunks, overhead_ns, movable, group)
+    if not isinstance(across_layers, bool):
+        raise InputError(f"across_layers: {across_layers!r:.60} must be True or False")
+    step = _Step(of_layer, chunks, chunks if across_layers else 1, overhead_ns, movable, group)
     for layer in profile.layers:
         step.forward(layer)
     reduces = "allreduce" in costs and profile.parameter_bytes > 0
@@ -117,6 +125,7 @@ def moe_steps(
     costs: Mapping[Kind, CostCurve],
     *,
     chunks: Iterable[int] = CHUNKS,
+    across_layers: bool = False,
     chunk_overhead_ns: int = 0,
     movable: bool = True,
     one_nic: bool = False,
@@ -125,7 +134,7 @@ def moe_steps(
 
     Parameters
     ----------
-    profile, experts, costs, chunk_overhead_ns, movable, one_nic
+    profile, experts, costs, across_layers, chunk_overhead_ns, movable, one_nic
         As for :func:`moe_step`.
     chunks
         The numbers to try.
@@ -152,6 +161,7 @@ def moe_steps(
             experts,
             costs,
             chunks=count,
+            across_layers=across_layers,
             chunk_overhead_ns=chunk_overhead_ns,
             movable=movable,
             one_nic=one_nic,
@@ -166,22 +176,39 @@ class _Step:
 
     experts: Mapping[str, Experts]
     chunks: int
+    streams: int
+    """Into how many chunks the layers' own compute is cut."""
     overhead_ns: int
     movable: bool
     group: str
     tasks: list[Task] = field(default_factory=list)
-    before: tuple[str, ...] = ()
-    """What the next layer's own compute waits for, beside the stream."""
+    before: list[tuple[str, ...]] = field(default_factory=list)
+    """For each chunk what the next layer's own compute waits for, beside the stream."""
+    ended: list[str] = field(default_factory=list)
+    """For each chunk the last task of a layer's own compute."""
+
+    def __post_init__(self) -> None:
+        self.before = [()] * self.streams
+
+    def _mark(self, number: int, parts: int) -> str:
+        return f" [{number + 1}/{parts}]" if parts > 1 else ""
+
+    def _extra_ns(self, number: int) -> int:
+        return self.overhead_ns if number else 0
 
     def forward(self, layer: Layer) -> None:
         """Add a layer's forward."""
-        own = Compute(f"forward {layer.name}", layer.forward_ns, GPU, self.before)
-        self.tasks.append(own)
-        self.before = ()
+        self.ended = []
+        for number, ns in enumerate(_cut(layer.forward_ns, self.streams)):
+            name = f"forward {layer.name}{self._mark(number, self.streams)}"
+            self.ended.append(name)
+            ns += self._extra_ns(number)
+            self.tasks.append(Compute(name, ns, GPU, self.before[number]))
+        self.before = [()] * self.streams
         experts = self.experts.get(layer.name)
         if experts is None:
             return
-        after = (own.name,)
+        after: list[tuple[str, ...]] = [(name,) for name in self.ended]
         sizes = (experts.dispatch_bytes, experts.combined_bytes)
         names = ("dispatch", "experts", "combine")
         there, computed, back = self._chunked(
@@ -194,34 +221,33 @@ class _Step:
     def backward(self, layer: Layer, gradient_group: str | None) -> None:
         """Add a layer's backward, and the all-reduce of its own gradients."""
         experts = self.experts.get(layer.name)
-        fillers: list[Compute] = []
         if experts is not None:
             # In reverse: gradients of the results go to the experts, those of the tokens back.
             part = experts.weight_gradient_ns if self.movable else 0
             sizes = (experts.combined_bytes, experts.dispatch_bytes)
             names = ("backward combine", "backward experts", "backward dispatch")
+            # What must have ended before the gradients of the layer's results are there.
+            start = [waits or (self.ended[k],) for k, waits in enumerate(self.before)]
             there, computed, back = self._chunked(
-                layer, experts, names, sizes, experts.backward_ns - part, self._stream_end()
+                layer, experts, names, sizes, experts.backward_ns - part, start
             )
             self.tasks += there
-            start = there[0].after
-            self.before = ()
+            self.before = [()] * self.streams
             self._shared(f"backward shared {layer.name}", experts.shared_backward_ns, start)
             self._pipelined(computed, back)
             if part:
-                fillers.append(
-                    Compute(
-                        f"expert weights {layer.name}",
-                        part,
-                        GPU,
-                        tuple(task.name for task in computed),
-                        movable=True,
-                    )
-                )
-        self.tasks += fillers
-        own = backward_of(layer, movable=self.movable, after=self.before)
-        self.tasks += own.tasks
-        self.before = ()
+                waits = tuple(task.name for task in computed)
+                name = f"expert weights {layer.name}"
+                self.tasks.append(Compute(name, part, GPU, waits, movable=True))
+        self.ended = []
+        gradients = []
+        for number, own in enumerate(self._parts(layer)):
+            suffix = self._mark(number, self.streams)
+            found = backward_of(own, movable=self.movable, after=self.before[number], suffix=suffix)
+            self.tasks += found.tasks
+            self.ended.append(found.inner)
+            gradients.append(found.gradients)
+        self.before = [()] * self.streams
         if gradient_group is not None and layer.parameter_bytes:
             self.tasks.append(
                 Collective(
@@ -230,16 +256,24 @@ class _Step:
                     "allreduce",
                     gradient_group,
                     layer.dtype,
-                    (own.gradients,),
+                    tuple(gradients),
                 )
             )
 
-    def _stream_end(self) -> tuple[str, ...]:
-        """Return what must have ended before the gradients of a layer's results are there."""
-        if self.before:
-            return self.before
-        fixed = (t for t in reversed(self.tasks) if isinstance(t, Compute) and not t.movable)
-        return (next(fixed).name,)
+    def _parts(self, layer: Layer) -> Iterator[Layer]:
+        """Yield the chunks of a layer's backward."""
+        weights = layer.weight_gradient_ns or 0
+        shares = zip(
+            _cut(layer.backward_ns - weights, self.streams),
+            _cut(weights, self.streams),
+            strict=True,
+        )
+        for number, (inner, part) in enumerate(shares):
+            yield replace(
+                layer,
+                backward_ns=inner + part + self._extra_ns(number),
+                weight_gradient_ns=None if layer.weight_gradient_ns is None else part,
+            )
 
     def _chunked(
         self,
@@ -248,7 +282,7 @@ class _Step:
         names: tuple[str, str, str],
         sizes: tuple[int, int],
         compute_ns: int,
-        after: tuple[str, ...],
+        after: list[tuple[str, ...]],
     ) -> tuple[list[Collective], list[Compute], list[Collective]]:
         """Return the all-to-alls there, the experts and the all-to-alls back, by chunk."""
         there, computed, back = [], [], []
@@ -260,10 +294,11 @@ class _Step:
             strict=True,
         )
         for number, (sent, ns, returned) in enumerate(shares):
-            mark = f" [{number + 1}/{self.chunks}]" if self.chunks > 1 else ""
-            send = self._all_to_all(f"{first} {layer.name}{mark}", sent, experts, after)
-            extra_ns = self.overhead_ns if number else 0
-            task = Compute(f"{middle} {layer.name}{mark}", ns + extra_ns, GPU, (send.name,))
+            mark = self._mark(number, self.chunks)
+            waits = after[number if self.streams > 1 else 0]
+            send = self._all_to_all(f"{first} {layer.name}{mark}", sent, experts, waits)
+            ns += self._extra_ns(number)
+            task = Compute(f"{middle} {layer.name}{mark}", ns, GPU, (send.name,))
             there.append(send)
             computed.append(task)
             name = f"{last} {layer.name}{mark}"
@@ -275,15 +310,20 @@ class _Step:
     ) -> Collective:
         return Collective(name, size, "all_to_all", self.group, experts.dtype, after)
 
-    def _shared(self, name: str, duration_ns: int, after: tuple[str, ...]) -> None:
-        if duration_ns:
-            self.tasks.append(Compute(name, duration_ns, GPU, after, movable=self.movable))
-            self.before = (name,)
+    def _shared(self, name: str, duration_ns: int, after: list[tuple[str, ...]]) -> None:
+        if not duration_ns:
+            return
+        for number, ns in enumerate(_cut(duration_ns, self.streams)):
+            one = f"{name}{self._mark(number, self.streams)}"
+            ns += self._extra_ns(number)
+            self.tasks.append(Compute(one, ns, GPU, after[number], movable=self.movable))
+            self.before[number] = (one,)
 
     def _pipelined(self, computed: list[Compute], back: list[Collective]) -> None:
-        for task, result in zip(computed, back, strict=True):
+        for number, (task, result) in enumerate(zip(computed, back, strict=True)):
             self.tasks += (task, result)
-        self.before = (*self.before, *(result.name for result in back))
+            own = number if self.streams > 1 else 0
+            self.before[own] = (*self.before[own], result.name)
 
 
 def _cut(total: int, parts: int) -> Iterator[int]:
