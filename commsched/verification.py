@@ -22,7 +22,18 @@ from commsched.optimizer.search import bound_of
 from commsched.problems import plan_of, problem_digest
 from commsched.problems.schema import PlanFile
 
-WORDS = frozenset({"problem", "method", "reason", "verdict", "bound_proof", "limit_prices"})
+WORDS = frozenset(
+    {
+        "problem",
+        "method",
+        "reason",
+        "verdict",
+        "bound_proof",
+        "limit_prices",
+        "overheads",
+        "slowdown",
+    }
+)
 """What is not computed anew: what a plan file says in words, and what other plans would cost."""
 
 

@@ -354,7 +354,7 @@ def bound_of(problem: Problem) -> Bound:
     head, tail, found = ancestor_bound(problem, bound.ns)
     if found.ns > bound.ns:
         bound = found
-    for better in (launch_bound, two_sided_bound):
+    for better in (nested_bound, launch_bound, two_sided_bound):
         found = better(problem, head, tail, bound.ns)
         if found.ns > bound.ns:
             bound = found

@@ -67,7 +67,8 @@ def start(
 ) -> None:
     """Offer the plans of the rules, quick ones first, until a moment of :func:`time.monotonic`.
 
-    The first of them, one launch a collective in ready order, always runs and is always offered.
+    The first of them, one launch a collective in ready order, always runs and is always offered. So
+    do all rules with their defaults unless ``quick``: no limit makes a search worse than a rule.
 
     Parameters
     ----------
@@ -81,9 +82,10 @@ def start(
         How many plans are tried at most, if that is fewer than the time allows.
     """
     problem = incumbent.problem
-    for tried, (name, make) in enumerate(KNOWN if quick else _all_rules(problem)):
+    quickly = ((name, make, False) for name, make in KNOWN)
+    for tried, (name, make, always) in enumerate(quickly if quick else _all_rules(problem)):
         over = time.monotonic() > until or (most is not None and tried >= most)
-        if incumbent.plan is not None and (over or incumbent.met):
+        if incumbent.plan is not None and ((over and not always) or incumbent.met):
             return
         try:
             plan = make(problem)
@@ -96,18 +98,17 @@ def start(
             incumbent.offer(plan, f"rule {name}")
 
 
-def _all_rules(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], Plan]]]:
-    yield from KNOWN
-    known = {name for name, _ in KNOWN}
+def _all_rules(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], Plan], bool]]:
+    """Yield all rules with their defaults, which are always tried; then more settings of each."""
     largest = max(problem.bytes)
     for rule in RULES:
-        if rule.name not in known and largest <= SLICES.get(rule.name, largest):
-            yield rule.name, rule.make
+        if largest <= SLICES.get(rule.name, largest):
+            yield rule.name, rule.make, True
     for rule in RULES:
         for knob in rule.knobs:
             if isinstance(knob, KnobOf) and not knob.cuts:
                 for halvings in range(SETTINGS):
-                    yield rule.name, _with_setting(knob, halvings)
+                    yield rule.name, _with_setting(knob, halvings), False
 
 
 def _with_setting(knob: KnobOf, halvings: int) -> Callable[[Problem], Plan]:

@@ -199,3 +199,5 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     peak_bytes: int | UnsetType = UNSET
     settings: dict[str, Any] | UnsetType = UNSET
     limit_prices: list[dict[str, Any]] | UnsetType = UNSET
+    overheads: dict[str, Any] | UnsetType = UNSET
+    slowdown: dict[str, Any] | UnsetType = UNSET
