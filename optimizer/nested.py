@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 
 from commsched.models import Problem
 from commsched.models.cost import CostCurve, Piece
-from commsched.optimizer.exact import keys_of_channel
+from commsched.optimizer.grouping import channel_positions
 from commsched.optimizer.reordering import Job
 from commsched.optimizer.result import Bound
 
@@ -291,12 +291,13 @@ def nested_bound(
     Bound(ns=120, proof='nested windows')
     """
     best = lower_ns
-    for keys in keys_of_channel(problem).values():
-        numbers = {key: number for number, key in enumerate(keys)}
+    for positions in channel_positions(problem):
+        keys = list(dict.fromkeys(problem.keys[k] for k in positions))
+        number = {key: place for place, key in enumerate(keys)}
+        names = [problem.names[k] for k in positions]
         jobs = [
-            Job(head[name], size, tail[name], numbers[key])
-            for name, size, key in zip(problem.names, problem.bytes, problem.keys, strict=True)
-            if key in numbers
+            Job(head[name], problem.bytes[k], tail[name], number[problem.keys[k]])
+            for name, k in zip(names, positions, strict=True)
         ]
         for windows in nested(jobs, [problem.cost(key) for key in keys]):
             best = max(best, windows.makespan_ns(Divisible(windows).value))

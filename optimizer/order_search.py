@@ -27,6 +27,7 @@ from commsched.models.limits import Alike, Apart, MostBucketBytes
 from commsched.models.timeline import play
 from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.order_step import Item, OrderStep, Rows
+from commsched.optimizer.search_options import MOST_S
 
 ITEMS_A_SECOND = 1_000_000
 """Tasks and launches played for each second of the limit: fewer than most machines manage."""
@@ -35,7 +36,6 @@ CYCLE = 3000
 FARTHEST = 12
 """How far a launch moves at most; most moves are shorter."""
 MAX_TASKS = 6000
-MOST_S = 3600.0
 RATIO = 2.0
 _BLINK = 32
 _TIMED = (MostBucketBytes, Apart, Alike)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 from commsched.models import Bucket, Plan, Problem
 from commsched.models.cost import CostCurve
@@ -25,12 +26,12 @@ from commsched.optimizer.nested import nested
 from commsched.optimizer.nested_search import NestedSearch
 from commsched.optimizer.reordering import Cost, Job, improve, reduce_launches
 from commsched.optimizer.result import Bound
+from commsched.optimizer.search_options import MOST_S
 from commsched.optimizer.subsets import COUNTED_JOBS, MAX_JOBS, Subsets
 
 MOVES_A_SECOND = 20_000
 """Moves for each second of the limit: fewer than most machines manage, so that they agree."""
 ROUNDS = 6
-MOST_S = 3600.0
 RATIO = 1.5
 
 
@@ -258,7 +259,11 @@ class _Channel:
         self.starts: list[tuple[int, list[list[int]]]] = []
         self.latest = 0
         self.subsets: Subsets | None = None
-        self.sides = [NestedSearch(windows) for windows in nested(self.jobs, self.curves)]
+
+    @cached_property
+    def sides(self) -> list[NestedSearch]:
+        """The searches by sides; their tables take a while, and local search needs none."""
+        return [NestedSearch(windows) for windows in nested(self.jobs, self.curves)]
 
     def cost(self, key: int, size: int) -> int:
         """Return what a launch lasts."""

@@ -83,8 +83,8 @@ class Result:
     bound
         The best lower bound and its proof.
     method
-        What found the plan: ``recurrence``, ``cpsat``, or ``rule NAME`` when a simple rule met the
-        bound or nothing better was found.
+        What found the plan: ``recurrence``, ``nested windows``, ``local search``, ``pieces``,
+        ``cpsat``, or ``rule NAME`` when a simple rule met the bound or nothing better was found.
     reason
         Why that method was taken and what else was proved, in a sentence.
     wall_s

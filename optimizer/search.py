@@ -24,7 +24,6 @@ from commsched.optimizer.nested_search import STATES_A_SECOND
 from commsched.optimizer.order_search import ITEMS_A_SECOND, OrderSearch, why_no_order_search
 from commsched.optimizer.pieces import NODES_A_SECOND, Pieces
 from commsched.optimizer.priorities import (
-    MOST_S,
     MOVES_A_SECOND,
     PrioritySearch,
     why_no_priorities,
@@ -35,6 +34,7 @@ from commsched.optimizer.search_options import (
     FEW,
     LOCAL_SHARE,
     MOST_AFTER_LOCAL,
+    MOST_S,
     MOVES_A_PAIR,
     ORDERS_SHARE,
     PATIENCE_A_PAIR,
@@ -118,8 +118,9 @@ class Search:
         if self._done() and not insists:
             self._met(known.method)
             return
+        head, tail = paths_ns(problem)
         if self._has("nested"):
-            known.raise_bound(nested_bound(problem, *paths_ns(problem), known.bound.ns))
+            known.raise_bound(nested_bound(problem, head, tail, known.bound.ns))
         orders = self.scope == "any" and not insists and why_no_priorities(problem) is None
         if orders and self._has("nested") and not self._done() and self._by_windows():
             return
@@ -127,7 +128,7 @@ class Search:
             nodes = self._counted(RULES_SHARE, NODES_A_SECOND) // len(problem.tasks)
             most = max(1, nodes) if self.options.repeatable else None
             start(known, self._for(RULES_SHARE), most=most)
-        tail = self._raise_bounds()
+        tail = self._raise_bounds(head, tail)
         if self.scope == "fifo" and not known.met:
             known.raise_bound(fifo_bound(problem, known.bound.ns))
         if self._done() and not insists:
@@ -173,10 +174,9 @@ class Search:
             known.offer(found.plan, "recurrence")
         return False
 
-    def _raise_bounds(self) -> dict[str, int]:
+    def _raise_bounds(self, head: dict[str, int], tail: dict[str, int]) -> dict[str, int]:
         """Raise the bound; return what surely passes after the end of each task."""
         problem, known = self.problem, self.known
-        head, tail = paths_ns(problem)
         if self._has("ancestors") and not known.met and known.left_s > 0:
             sides = ancestor_bound(problem, known.bound.ns, self._for(RULES_SHARE))
             known.raise_bound(sides.bound)

@@ -26,6 +26,8 @@ ORDERS_SHARE = 0.3
 """The same for the search over general orders."""
 PATIENCE_A_PAIR = 5
 """Before CP-SAT, moves without a better plan after which it stops, for each pair of collectives."""
+MOST_S = 3600.0
+"""Of longer limits no more than that is counted in moves and states."""
 REDUCING_MOVES = 20_000
 WHOLE_NS_JOBS = 12
 """Up to so many collectives a plan is also proved to the last nanosecond, without any rounding."""
