@@ -243,8 +243,9 @@ def _part(problem: Problem, names: set[str]) -> Problem | None:
                 limits.append(Apart(left))
     groups = set(inside.values())
     channels = {
-        channel: [group for group in members if group in groups]
+        channel: left
         for channel, members in problem.groups_of_channel.items()
+        if (left := [group for group in members if group in groups])
     }
     return Problem(tasks, problem.costs, channels=channels, limits=limits)
 

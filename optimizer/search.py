@@ -17,6 +17,7 @@ from commsched.optimizer.bounds import closed_form_bound, paths_ns
 from commsched.optimizer.deadlines import deadline_plan, why_no_deadlines
 from commsched.optimizer.exact import MAX_WHOLE_NS
 from commsched.optimizer.fifo_bound import fifo_bound
+from commsched.optimizer.filling import FILLINGS_A_SECOND, Filling, pause_bound
 from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.launch_bound import launch_bound
 from commsched.optimizer.nested import nested_bound
@@ -38,6 +39,7 @@ from commsched.optimizer.search_options import (
     MOVES_A_PAIR,
     ORDERS_SHARE,
     PATIENCE_A_PAIR,
+    PAUSES_SHARE,
     PIECES_SHARE,
     REDUCING_MOVES,
     RULES_SHARE,
@@ -128,9 +130,11 @@ class Search:
             nodes = self._counted(RULES_SHARE, NODES_A_SECOND) // len(problem.tasks)
             most = max(1, nodes) if self.options.repeatable else None
             start(known, self._for(RULES_SHARE), most=most)
-        tail = self._raise_bounds(head, tail)
+        head, tail = self._raise_bounds(head, tail)
         if self.scope == "fifo" and not known.met:
             known.raise_bound(fifo_bound(problem, known.bound.ns))
+        if self._has("pauses") and problem.movable and not known.met and not insists:
+            self._by_pauses(head, tail)
         if self._done() and not insists:
             self._met(known.method)
             return
@@ -174,8 +178,10 @@ class Search:
             known.offer(found.plan, "recurrence")
         return False
 
-    def _raise_bounds(self, head: dict[str, int], tail: dict[str, int]) -> dict[str, int]:
-        """Raise the bound; return what surely passes after the end of each task."""
+    def _raise_bounds(
+        self, head: dict[str, int], tail: dict[str, int]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Raise the bound; return what surely passes before and after each task."""
         problem, known = self.problem, self.known
         if self._has("ancestors") and not known.met and known.left_s > 0:
             sides = ancestor_bound(problem, known.bound.ns, self._for(RULES_SHARE))
@@ -186,7 +192,14 @@ class Search:
         if self._has("two-sided") and not known.met and known.left_s > 0:
             until = self._for(RULES_SHARE)
             known.raise_bound(two_sided_bound(problem, head, tail, known.bound.ns, until))
-        return tail
+        return head, tail
+
+    def _by_pauses(self, head: dict[str, int], tail: dict[str, int]) -> None:
+        """Fill pauses of streams with movable compute."""
+        if self.known.plan is not None:
+            most = self._counted(PAUSES_SHARE, FILLINGS_A_SECOND)
+            found = Filling(self.known, head, tail).run(self._for(PAUSES_SHARE), most)
+            self.statistics["fillings"] = found
 
     def _by_moves(self, tail: dict[str, int]) -> bool:
         """Group neighbours, then change launches and orders; return whether that ends the search."""
@@ -354,7 +367,7 @@ def bound_of(problem: Problem) -> Bound:
     head, tail, found = ancestor_bound(problem, bound.ns)
     if found.ns > bound.ns:
         bound = found
-    for better in (nested_bound, launch_bound, two_sided_bound):
+    for better in (pause_bound, nested_bound, launch_bound, two_sided_bound):
         found = better(problem, head, tail, bound.ns)
         if found.ns > bound.ns:
             bound = found

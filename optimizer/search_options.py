@@ -10,6 +10,8 @@ PIECES_SHARE = 0.15
 """Share of the time limit for the search of groupings; twice that for large steps."""
 FEW = 24
 """So few collectives are left to CP-SAT without a search of groupings, which would take longer."""
+PAUSES_SHARE = 0.25
+"""Share of the time limit for filling pauses."""
 CPSAT_SHARE = 0.5
 """Share of the time limit for which CP-SAT's work is counted where plans are to be repeatable."""
 RULES_SHARE = 0.15
@@ -39,6 +41,7 @@ PARTS = frozenset(
         "launches",
         "nested",
         "orders",
+        "pauses",
         "pieces",
         "priorities",
         "rules",
