@@ -45,6 +45,7 @@ from commsched.models import Collective, Compute, Problem, Task
 from commsched.models.limits import Apart, Limit, MostBucketBytes
 from commsched.optimizer.ancestor_walk import Loads, Times, Walk
 from commsched.optimizer.bounds import channel_load_bound, paths_ns
+from commsched.optimizer.grouping import channels_of_groups
 from commsched.optimizer.launch_bound import launch_bound
 from commsched.optimizer.result import Bound
 from commsched.optimizer.small_steps import MAX_TASKS, least_makespan
@@ -241,12 +242,7 @@ def _part(problem: Problem, names: set[str]) -> Problem | None:
             left = tuple(name for name in limit.names if name in inside)
             if len(left) > 1:
                 limits.append(Apart(left))
-    groups = set(inside.values())
-    channels = {
-        channel: left
-        for channel, members in problem.groups_of_channel.items()
-        if (left := [group for group in members if group in groups])
-    }
+    channels = channels_of_groups(problem, set(inside.values()))
     return Problem(tasks, problem.costs, channels=channels, limits=limits)
 
 

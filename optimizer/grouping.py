@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 import networkx as nx
 
@@ -48,6 +49,24 @@ def bits(mask: int) -> Iterator[int]:
         top = mask.bit_length() - 1
         yield top
         mask ^= 1 << top
+
+
+def channels_of_groups(problem: Problem, groups: AbstractSet[str]) -> dict[str, list[str]]:
+    """Return the channels on which some groups launch, with those of the groups that share each.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Collective
+    >>> two = [Collective("a", 1, group="x"), Collective("b", 1, group="y")]
+    >>> costs = {(group, "allreduce"): AlphaBeta(0, 1) for group in "xy"}
+    >>> channels_of_groups(Problem(two, costs, channels={"nic": ["x", "y"]}), {"y"})
+    {'nic': ['y']}
+    """
+    return {
+        channel: left
+        for channel, members in problem.groups_of_channel.items()
+        if (left := [group for group in members if group in groups])
+    }
 
 
 def channel_positions(problem: Problem) -> list[list[int]]:

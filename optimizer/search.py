@@ -16,6 +16,7 @@ from commsched.optimizer.ancestor_bound import ancestor_bound
 from commsched.optimizer.bounds import closed_form_bound, paths_ns
 from commsched.optimizer.deadlines import deadline_plan, why_no_deadlines
 from commsched.optimizer.exact import MAX_WHOLE_NS
+from commsched.optimizer.few_critical import few_critical_bound
 from commsched.optimizer.fifo_bound import fifo_bound
 from commsched.optimizer.filling import FILLINGS_A_SECOND, Filling, pause_bound
 from commsched.optimizer.incumbent import Incumbent
@@ -187,6 +188,9 @@ class Search:
             sides = ancestor_bound(problem, known.bound.ns, self._for(RULES_SHARE))
             known.raise_bound(sides.bound)
             head, tail = sides.head, sides.tail
+        if self._has("chains") and not known.met and known.left_s > 0:
+            until = self._for(RULES_SHARE)
+            known.raise_bound(few_critical_bound(problem, head, tail, known.bound.ns, until))
         if self._has("launches") and not known.met and known.left_s > 0:
             known.raise_bound(launch_bound(problem, head, tail, known.bound.ns))
         if self._has("two-sided") and not known.met and known.left_s > 0:
@@ -367,7 +371,7 @@ def bound_of(problem: Problem) -> Bound:
     head, tail, found = ancestor_bound(problem, bound.ns)
     if found.ns > bound.ns:
         bound = found
-    for better in (pause_bound, nested_bound, launch_bound, two_sided_bound):
+    for better in (few_critical_bound, pause_bound, nested_bound, launch_bound, two_sided_bound):
         found = better(problem, head, tail, bound.ns)
         if found.ns > bound.ns:
             bound = found

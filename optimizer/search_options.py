@@ -36,6 +36,7 @@ WHOLE_NS_JOBS = 12
 PARTS = frozenset(
     {
         "ancestors",
+        "chains",
         "cpsat",
         "deadlines",
         "launches",

@@ -9,7 +9,7 @@ that is nowhere later (machines, tasks that something still waits for, the end) 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from commsched.models import Compute, FusionKey, Problem
 
@@ -19,8 +19,19 @@ MAX_WORK = 20_000
 _State = tuple[int, ...]
 
 
-def least_makespan(problem: Problem) -> int | None:
+def least_makespan(
+    problem: Problem,
+    head: Mapping[str, int] | None = None,
+    tail: Mapping[str, int] | None = None,
+) -> int | None:
     """Return the least makespan of any plan without limits, or None if there is too much to look at.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    head, tail
+        Before when tasks do not start, and what passes after their ends; nothing if not given.
 
     Examples
     --------
@@ -35,12 +46,16 @@ def least_makespan(problem: Problem) -> int | None:
     """
     if len(problem.tasks) > MAX_TASKS:
         return None
-    return _Enumeration(problem).run()
+    return _Enumeration(problem, head or {}, tail or {}).run()
 
 
 class _Enumeration:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(
+        self, problem: Problem, head: Mapping[str, int], tail: Mapping[str, int]
+    ) -> None:
         self.problem = problem
+        self.head = [head.get(task.name, 0) for task in problem.tasks]
+        self.tail = [tail.get(task.name, 0) for task in problem.tasks]
         number = {task.name: k for k, task in enumerate(problem.tasks)}
         graph = problem.fixed_graph
         self.before = [[number[n] for n in graph.pred[t.name]] for t in problem.tasks]
@@ -93,7 +108,8 @@ class _Enumeration:
     def _after(self, state: _State, added: tuple[int, ...], done: int) -> _State:
         ends = list(state)
         machine, offset = self.machine[added[0]], self.machines
-        start = max(ends[machine], *(ends[offset + p] for k in added for p in self.before[k]), 0)
+        waits = (ends[offset + p] for k in added for p in self.before[k])
+        start = max(ends[machine], *(self.head[k] for k in added), *waits)
         task = self.problem.tasks[added[0]]
         if isinstance(task, Compute):
             end = start + task.duration_ns
@@ -103,7 +119,7 @@ class _Enumeration:
             )
             end = start + self.problem.cost(task.key).ns(size)
         ends[machine] = end
-        ends[-1] = max(ends[-1], end)
+        ends[-1] = max(ends[-1], end + max(self.tail[k] for k in added))
         for k in added:
             ends[offset + k] = end
         for k, behind in enumerate(self.behind):
