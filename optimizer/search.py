@@ -165,6 +165,9 @@ class Search:
         found = deadline_plan(self.problem, known.bound.ns, until, within=within)
         if in_order:
             known.raise_bound(found.bound)
+            if found.infeasible:
+                self.infeasible = True
+                return True
             if found.optimal:
                 # Its launches are fewest and its starts earliest, also where a rule is as early.
                 self.least_ns = found.bound.ns
@@ -175,7 +178,7 @@ class Search:
                     "is exact"
                 )
                 return True
-        if in_scope(self.problem, found.plan, self.scope):
+        if found.plan.buckets and in_scope(self.problem, found.plan, self.scope):
             known.offer(found.plan, "recurrence")
         return False
 
