@@ -140,7 +140,7 @@ class OrderSearch:
     def _units(self, count: int) -> list[Item]:
         family = self.step.family
         place = {column: k // count for k, column in enumerate(family.columns)}
-        found: dict[tuple[str, int, object], list[int]] = {}
+        found: dict[object, list[int]] = {}
         launches: list[Item] = []
         for name in self.step.problem.names:
             k = self.step.number[name]
@@ -148,7 +148,8 @@ class OrderSearch:
                 launches.append(self.step.launch([k]))
                 continue
             row, column = family.cell[k]
-            found.setdefault((row, place[column], tuple(self.step.apart[k])), []).append(k)
+            unit = (row, place[column], self.step.keys[k], tuple(self.step.apart[k]))
+            found.setdefault(unit, []).append(k)
         return launches + [self.step.launch(tasks) for tasks in found.values()]
 
     def _restart(self) -> bool:
@@ -231,7 +232,7 @@ class OrderSearch:
             return self._shift(machine, other, place) if other >= 0 else None
         if drawn < 0.7:
             return self._split(item)
-        if drawn < 0.85 or item.tasks[0] in self.step.family.cell:
+        if drawn < 0.85 or any(k in self.step.family.cell for k in item.tasks):
             return self._merge(item, machine, place)
         return self._give(item, machine, place)
 
@@ -282,12 +283,13 @@ class OrderSearch:
         """Give some members of a launch a launch of their own, right before or after the rest."""
         if len(item.tasks) < 2:
             return None
-        chosen = self._chosen(item)
-        parts = [chosen]
-        if item.tasks[0] in self.step.family.cell:
-            parts = [tasks for tasks in self.step.family.twins(chosen).values() if tasks]
+        leaving = self.step.family.closure(self._chosen(item))
+        # Rows that are cut alike may share launches.
+        parts: dict[int, list[int]] = {}
+        for k in leaving:
+            parts.setdefault(self.item_of[k].tasks[0], []).append(k)
         changed: dict[int, list[Item]] = {}
-        for tasks in parts:
+        for tasks in parts.values():
             whole = self.item_of[tasks[0]]
             rest = [k for k in whole.tasks if k not in tasks]
             if not rest:
@@ -318,24 +320,32 @@ class OrderSearch:
         other = self._neighbour(item, machine, place)
         if other is None:
             return None
-        pairs: list[tuple[Item, Item]] = [(item, other)]
-        if item.tasks[0] in self.step.family.cell:
-            mine, its = (self.step.family.twins(i.tasks) for i in (item, other))
-            if any(bool(mine[row]) != bool(its.get(row)) for row in mine):
-                return None
-            pairs = [
-                (self.item_of[mine[row][0]], self.item_of[its[row][0]]) for row in mine if mine[row]
-            ]
         changed: dict[int, list[Item]] = {}
-        for first, second in pairs:
-            if not self.step.may_fuse(first, second):
-                return None
-            row = changed.setdefault(first.machine, self.rows[first.machine].copy())
-            fused = self.step.launch((*first.tasks, *second.tasks))
-            stays, goes = (first, second) if self.random.random() < 0.5 else (second, first)
+        for group in self._fused_too(item, other):
+            fused = group[0]
+            for one in group[1:]:
+                if not self.step.may_fuse(fused, one):
+                    return None
+                fused = self.step.launch((*fused.tasks, *one.tasks))
+            row = changed.setdefault(fused.machine, self.rows[fused.machine].copy())
+            stays = group[int(self.random.random() * len(group))]
             row[row.index(stays)] = fused
-            row.remove(goes)
+            for one in group:
+                if one is not stays:
+                    row.remove(one)
         return self._with(changed)
+
+    def _fused_too(self, item: Item, other: Item) -> list[list[Item]]:
+        """Return which launches become one if two do: in every row that is cut alike the same ones."""
+        groups: list[list[Item]] = [[item, other]]
+        for tasks in self.step.family.columns_of([*item.tasks, *other.tasks]).values():
+            found = list({i.tasks: i for k in tasks for i in (self.item_of[k],)}.values())
+            # Rows may share launches.
+            for group in [g for g in groups if any(i in g for i in found)]:
+                groups.remove(group)
+                found += [i for i in group if i not in found]
+            groups.append(found)
+        return [group for group in groups if len(group) > 1]
 
     def _give(self, item: Item, machine: int, place: int) -> Rows | None:
         """Give some members of a launch to another launch of its key nearby."""

@@ -314,14 +314,23 @@ class _Family:
         """Return the row of a task, or None if no limit ties it to others."""
         return self.cell[task][0] if task in self.cell else None
 
-    def twins(self, tasks: Sequence[int]) -> dict[str, list[int]]:
-        """Return the tasks of the same columns in each row of the family of some tasks."""
-        row = self.cell[tasks[0]][0]
-        columns = [self.cell[k][1] for k in tasks]
+    def columns_of(self, tasks: Sequence[int]) -> dict[str, list[int]]:
+        """Return for each row of the families of some tasks what lies in these tasks' columns."""
+        columns: dict[str, dict[str, None]] = {}
+        for k in tasks:
+            if k in self.cell:
+                row, column = self.cell[k]
+                for other in self.rows[row]:
+                    columns.setdefault(other, {})[column] = None
         return {
-            other: [self.at[other, c] for c in columns if (other, c) in self.at]
-            for other in self.rows[row]
+            row: [self.at[row, column] for column in some if (row, column) in self.at]
+            for row, some in columns.items()
         }
+
+    def closure(self, tasks: Sequence[int]) -> list[int]:
+        """Return some tasks with all that other rows have in their columns."""
+        found = [k for k in tasks if k not in self.cell]
+        return found + [k for some in self.columns_of(tasks).values() for k in some]
 
 
 class _Sets:

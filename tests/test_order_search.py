@@ -7,13 +7,21 @@ import random
 import time
 
 import pytest
-from oracles import Stuck, brute_force, simulate
+from oracles import brute_force, simulate
 from step_maker import random_profile, sharded_costs
-from strategies import random_problem, random_valid_plan
+from strategies import random_gradient_problem, random_problem, random_valid_plan
 from test_ancestor_bound import random_experts
 from test_search import sharded
 
-from commsched.models import AlphaBeta, BytesInFlight, MostLaunches, Problem
+from commsched.models import (
+    Alike,
+    AlphaBeta,
+    Apart,
+    BytesInFlight,
+    LaunchesInFlight,
+    MostLaunches,
+    Problem,
+)
 from commsched.models.errors import DeadlockError
 from commsched.models.timeline import play
 from commsched.optimizer.ancestor_bound import ancestor_bound
@@ -22,6 +30,7 @@ from commsched.optimizer.incumbent import Incumbent
 from commsched.optimizer.order_search import MAX_TASKS, OrderSearch, why_no_order_search
 from commsched.optimizer.order_step import OrderStep
 from commsched.optimizer.rules.each import one_each
+from commsched.optimizer.rules.one import one_bucket
 from commsched.optimizer.starting import start
 from commsched.problems.steps.fsdp_step import fsdp_step
 from commsched.problems.steps.layers import Layer, LayerProfile
@@ -141,18 +150,37 @@ def test_limits_of_sharded_steps_are_kept(name):
         assert known.makespan_ns < first
 
 
-@pytest.mark.parametrize("limit", [MostLaunches(5), BytesInFlight(4_000_000)])
+@pytest.mark.parametrize("block", range(3))
+def test_rows_cut_alike_may_share_launches(block):
+    """Rows of one key, of several keys, and with members that must be apart."""
+    together = 0
+    for seed in range(40 * block, 40 * (block + 1)):
+        rng = random.Random(seed)
+        problem = random_gradient_problem(rng, 5)
+        if len(problem.names) < 4:
+            continue
+        a, b, c, d = rng.sample(problem.names, 4)
+        limits = [Alike(((a, b), (c, d)))] + ([Apart((a, b))] if rng.random() < 0.3 else [])
+        problem = problem.with_limits(limits)
+        known = Incumbent(problem, "any")
+        known.offer(one_bucket(problem), "one bucket")
+        known.offer(one_each(problem), "one each")
+        together += any(len(bucket.names) > 3 for bucket in known.plan.buckets)
+        OrderSearch(known, paths_ns(problem)[1], seed).run(math.inf, 500)
+        assert known.makespan_ns >= brute_force(problem, "any").makespan, seed
+    assert together > 0
+
+
+@pytest.mark.parametrize("limit", [MostLaunches(12), LaunchesInFlight(4), BytesInFlight(7_000_000)])
 def test_other_limits_are_checked_by_the_evaluator(limit):
-    problem = sharded(4).with_limits([limit])
+    problem = sharded(4)
+    free = searched(problem, 1000)
+    problem = problem.with_limits([limit])
     known = Incumbent(problem, "any")
-    start(known, math.inf)
-    if known.plan is None:
-        with pytest.raises(Stuck):
-            raise Stuck
-        return
+    known.offer(one_each(problem), "one each")
     before = known.makespan_ns
     OrderSearch(known, ancestor_bound(problem).tail, 0).run(math.inf, 1000)
-    assert known.makespan_ns <= before
+    assert free.makespan_ns <= known.makespan_ns < before
     assert play(problem, known.plan).broken == ()
 
 
