@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsched.models.units import MIB, format_bytes, format_ns
 from commsched.optimizer.comparison import Comparison, Row, percent
-from commsched.optimizer.handy import bytes_range
+from commsched.optimizer.handy import bytes_range, ranges_text
 from commsched.picture import save
 from commsched.sheet import (
     BODY,
@@ -76,11 +76,9 @@ def draw_comparison(comparison: Comparison, path: Path, *, title: str, subtitle:
     Raises
     ------
     InputError
-        If the file's suffix is neither, or its folder does not exist.
+        If the file's suffix is neither, or it cannot be written.
     MissingExtraError
         If matplotlib is not installed.
-    OSError
-        If the file cannot be written.
     """
     save(path, title, lambda: _figure(comparison, title, subtitle))
 
@@ -164,8 +162,9 @@ def _draw_frame(chart: _Chart) -> None:
     """Draw the plot's background, frame and ticks."""
     tuning = chart.tuning
     if tuning is not None:
-        left, right = (chart.x(size) for size in tuning.flat)
-        chart.box(left, chart.top, right - left, HEIGHT, facecolor=FLAT, zorder=0)
+        for low, high in (tuning.flat, *tuning.flat_elsewhere):
+            left, right = chart.x(low), chart.x(high and high + 1)
+            chart.box(left, chart.top, right - left, HEIGHT, facecolor=FLAT, zorder=0)
         first = tuning.ranges[0].low
         if first > 1:
             chart.box(LEFT, chart.top, chart.x(first) - LEFT, HEIGHT, **HATCH, zorder=0)
@@ -304,8 +303,9 @@ def _key(chart: _Chart) -> list[tuple[str, dict[str, Any]]]:
     """Return what the signs mean that the picture shows."""
     entries: list[tuple[str, dict[str, Any]]] = []
     if chart.tuning is not None:
-        best = bytes_range(chart.tuning.best.low, chart.tuning.best.high)
-        flat = bytes_range(*chart.tuning.flat)
+        found = chart.tuning.best.low, chart.tuning.best.high
+        best = ranges_text(bytes_range, found, chart.tuning.equal_elsewhere)
+        flat = ranges_text(bytes_range, chart.tuning.flat, chart.tuning.flat_elsewhere, found)
         entries = [
             ("DDP with a single cap", {"color": CURVE, "linewidth": 1.4}),
             (f"best cap: {best}", {"color": CURVE, "linewidth": 4.5}),

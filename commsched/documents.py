@@ -100,7 +100,9 @@ def best_setting_document(found: BestSetting) -> dict[str, Any]:
         best = found.tuning.best
         document |= {
             "best": [best.low, best.high],
+            "best_elsewhere": [list(span) for span in found.tuning.equal_elsewhere],
             "within_1_percent": list(found.tuning.flat),
+            "within_1_percent_elsewhere": [list(span) for span in found.tuning.flat_elsewhere],
             "plans_visited": len(found.tuning.ranges),
         }
     return document

@@ -125,7 +125,7 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
             share = percent(row.over_optimal_ns, timeline.makespan_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
-            _line(f"{row.title}{' *' * row.plan.splits}", "bold" if row.name == "optimal" else ""),
+            _line(f"{row.title}{_mark(row)}", "bold" if row.name == "optimal" else ""),
             _line(row.setting),
             format_ns(timeline.makespan_ns, 5),
             format_ns(timeline.exposed_ns),
@@ -138,8 +138,22 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
         "lower bound", "", format_ns(result.lower_bound_ns, 5), format_ns(least), "", "", ""
     )
     console.print(table)
-    if any(row.plan.splits for row in rows):
+    marks = {_mark(row) for row in rows}
+    if " *" in marks:
         console.print("* splits collectives into chunks; the optimum keeps each in one launch")
+    if " +" in marks and result.scope == "any":
+        console.print("+ better than what the search found in its time")
+    elif " +" in marks:
+        console.print(
+            f"+ not a plan of scope {result.scope}, and better: --scope any finds the best"
+        )
+
+
+def _mark(row: Row) -> str:
+    """Return the sign of a row whose plan needs a note."""
+    if row.plan.splits:
+        return " *"
+    return " +" if row.over_optimal_ns < 0 else ""
 
 
 def print_proof(console: Console, result: Result) -> None:

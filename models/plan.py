@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -176,12 +177,13 @@ def close_at_or_above(sizes: Sequence[int], caps: Sequence[Setting]) -> list[int
     ends: list[int] = []
     limits = iter(caps)
     cap = next(limits)
-    before = 0
-    for index, total in enumerate(accumulate(sizes)):
-        if total - before >= cap:
-            ends.append(index + 1)
-            before = total
-            cap = next(limits, cap)
-    if len(sizes) and (not ends or ends[-1] != len(sizes)):
-        ends.append(len(sizes))
+    totals = list(accumulate(sizes))
+    before = begin = 0
+    while begin < len(totals):
+        # A cap is only compared: it may be a knob, which has no arithmetic.
+        last = bisect_left(totals, cap, begin, key=lambda total: total - before)
+        begin = min(last + 1, len(totals))
+        ends.append(begin)
+        before = totals[begin - 1]
+        cap = next(limits, cap)
     return ends

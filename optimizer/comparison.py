@@ -62,6 +62,7 @@ class Row:
             "launches": self.launches,
             "peak_bytes": self.timeline.peak_bytes,
             "over_optimal_us": us_from_ns(self.over_optimal_ns),
+            # Of this rule's step, as the gap is and what a verdict says can be gained.
             "over_optimal_percent": 100 * self.over_optimal_ns / makespan_ns
             if makespan_ns
             else 0.0,
@@ -182,6 +183,11 @@ def compare(
         A plain object without the rules whose plans break a limit; rows are sorted by makespan,
         then launches.
 
+    Raises
+    ------
+    NotApplicableError
+        If no plan of the step is known, so that there is nothing to compare with.
+
     Examples
     --------
     >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
@@ -192,6 +198,8 @@ def compare(
     """
     if result is None:
         result = optimize(problem, scope=scope, time_limit_s=time_limit_s)
+    if result.plan is None:
+        raise NotApplicableError(f"no plan to compare with: {result.status}: {result.reason}")
     best_ns = result.makespan_ns
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
@@ -227,7 +235,8 @@ def compare(
             counted = _counted(knob, partial(_tell_made, tell, (done, len(looks)), now))
             found = counted.best(problem)
         except (NotApplicableError, DeadlockError) as error:
-            skipped.append((name, str(error)))
+            stuck = isinstance(error, DeadlockError)  # its path may name every collective
+            skipped.append((name, "its launches wait for each other" if stuck else str(error)))
             if knob is None:
                 refused.add(name)
             continue

@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from commsched.models import Plan, Problem
+from commsched.models.dtypes import ITEM_BYTES
 from commsched.models.errors import InputError
 from commsched.models.knob import Setting
 from commsched.models.units import MAX_BYTES, MIB
-from commsched.optimizer.handy import bytes_range, handy_mib, handy_number, number_range
+from commsched.optimizer.handy import (
+    bytes_range,
+    handy_mib,
+    handy_number,
+    handy_threshold,
+    mib_text,
+    number_range,
+    ranges_text,
+)
 from commsched.optimizer.rules import (
     byteps,
     bytescheduler,
@@ -36,6 +45,9 @@ from commsched.optimizer.rules import (
 )
 from commsched.optimizer.tuning import Tuning, tune
 from commsched.optimizer.tuning_pair import tune_first_and_cap
+
+ELEMENT_BYTES = max(ITEM_BYTES.values())
+"""The unit of a knob that counts elements: no more bytes than this."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class KnobOf:
 
     make: Callable[[Problem, Setting], Plan]
     handy: Callable[[int, int | None], tuple[int, str]]
-    range_text: Callable[[int, int | None], str] = bytes_range
+    range_text: Callable[..., str] = bytes_range
     unit_bytes: int = 1
     cuts: bool = False
     suffix: str = "best"
@@ -107,12 +119,14 @@ class KnobOf:
         NotApplicableError
             As for :func:`commsched.optimizer.tuning.tune`.
         """
-        tuning = tune(problem, self.make, self.unit_bytes, cuts=self.cuts)
+        unit_bytes = self.unit_bytes
+        if unit_bytes == ELEMENT_BYTES:
+            unit_bytes = max(ITEM_BYTES.get(key.dtype, ELEMENT_BYTES) for key in problem.chains)
+        tuning = tune(problem, self.make, unit_bytes, cuts=self.cuts)
         low, high = tuning.best.low, tuning.best.high
-        text = (
-            f"equally good: {self.range_text(low, high)}; "
-            f"within 1% of that step: {self.range_text(*tuning.flat)}"
-        )
+        equal = ranges_text(self.range_text, (low, high), tuning.equal_elsewhere)
+        flat = ranges_text(self.range_text, tuning.flat, tuning.flat_elsewhere, (low, high))
+        text = f"equally good: {equal}; within 1% of that step: {flat}"
         # Values of one range do equally well, but need not give one plan.
         value, setting = self.handy(low, high)
         return BestSetting(setting, self.make(problem, value), text, tuning)
@@ -133,9 +147,9 @@ class FirstAndCap:
             As for :func:`commsched.optimizer.tuning_pair.tune_first_and_cap`.
         """
         found = tune_first_and_cap(problem)
-        first, cap = handy_mib(*found.first), handy_mib(*found.cap)
+        caps = [mib_text(handy_mib(*span)) for span in (found.first, found.cap)]
         text = f"first {bytes_range(*found.first)}; then {bytes_range(*found.cap)}"
-        return BestSetting(f"bucket_cap_mb_list=[{first:g}, {cap:g}]", found.plan, text)
+        return BestSetting(f"bucket_cap_mb_list=[{', '.join(caps)}]", found.plan, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +182,7 @@ def _cap(name: str) -> Callable[[int, int | None], tuple[int, str]]:
 
     def handy(low: int, high: int | None) -> tuple[int, str]:
         mib = handy_mib(low, high)
-        return int(mib * MIB), f"{name}={mib:g}"
+        return int(mib * MIB), f"{name}={mib_text(mib)}"
 
     return handy
 
@@ -183,9 +197,15 @@ def _count(name: str) -> Callable[[int, int | None], tuple[int, str]]:
     return handy
 
 
+def _threshold(low: int, high: int | None) -> tuple[int, str]:
+    """Return the value and text of Horovod's threshold."""
+    threshold = handy_threshold(low, high)
+    return threshold, f"HOROVOD_FUSION_THRESHOLD={threshold}"
+
+
 def _elements(make: Callable[[Problem, Setting], Plan], name: str) -> KnobOf:
-    """Return a knob that counts elements; the largest known element has 16 bytes."""
-    return KnobOf(make, _count(name), number_range, unit_bytes=16)
+    """Return a knob that counts elements."""
+    return KnobOf(make, _count(name), number_range, unit_bytes=ELEMENT_BYTES)
 
 
 DDP_CAPS = "1 MiB, then 25 MiB"
@@ -218,7 +238,7 @@ RULES: tuple[Rule, ...] = (
         "Horovod",
         "128 MiB, 1 ms",
         horovod.horovod,
-        (KnobOf(horovod.horovod, _count("HOROVOD_FUSION_THRESHOLD=")),),
+        (KnobOf(horovod.horovod, _threshold),),
     ),
     Rule(
         "horovod-gpu",
@@ -228,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         (
             KnobOf(
                 lambda p, threshold: horovod.horovod(p, threshold, waits=False),
-                _count("HOROVOD_FUSION_THRESHOLD="),
+                _threshold,
             ),
         ),
     ),
@@ -269,7 +289,7 @@ RULES: tuple[Rule, ...] = (
                 bytescheduler.bytescheduler,
                 _count("BYTESCHEDULER_PARTITION="),
                 number_range,
-                unit_bytes=16,
+                unit_bytes=ELEMENT_BYTES,
                 cuts=True,
             ),
         ),

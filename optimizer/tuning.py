@@ -8,8 +8,8 @@ that was already seen; those values need no look.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ FLAT = Fraction(1, 100)
 """A value is in the flat region if the step is at most this much longer than with the best one."""
 MAX_VISITS = 12_000_000
 """Plans times collectives; beyond it the search would take minutes."""
-CUTTING_COSTS = 100
+CUTTING_COSTS = 20
 """A plan with pieces takes so many times longer to make and evaluate, a launch."""
 
 
@@ -44,6 +44,11 @@ class KnobRange:
     exposed_ns: int
     launches: int
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """What the best value has least of: makespan, then launches."""
+        return self.makespan_ns, self.launches
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -56,17 +61,21 @@ class Tuning:
         values are proved to be worse than the flat region.
     best
         The range with the least makespan, then the fewest launches; ranges side by side that
-        are equally good are joined.
+        are equally good are joined. Of several that are not side by side it is the lowest.
     flat
         The first and last value (None: no end) around ``best`` with a makespan at most 1% longer.
     plan
         The best range's plan.
+    equal_elsewhere, flat_elsewhere
+        What is as good as ``best``, or at most 1% longer, apart from those: first and last values.
     """
 
     ranges: tuple[KnobRange, ...]
     best: KnobRange
     flat: tuple[int, int | None]
     plan: Plan
+    equal_elsewhere: tuple[tuple[int, int | None], ...] = ()
+    flat_elsewhere: tuple[tuple[int, int | None], ...] = ()
 
 
 def tune(
@@ -108,9 +117,13 @@ def tune(
     total = max(1, sum(problem.bytes))
     samples = {max(1, total // (unit_bytes * 2**k)) for k in range(6 if cuts else 16)}
     seen_ns = min(play(problem, make(problem, Knob(value))).makespan_ns for value in samples)
-    low = least_worthwhile(problem, math.ceil(seen_ns * (1 + FLAT)), unit_bytes, cuts=cuts)
+    limit_ns = math.ceil(seen_ns * (1 + FLAT))
+    least = least_cutting if cuts else least_worthwhile
+    low = least(problem, limit_ns, unit_bytes)
     ranges: list[KnobRange] = []
-    plans: list[Plan] = []
+    # Of all the plans only two are kept: there may be thousands, of thousands of names each.
+    last_plan = best_plan = None
+    best_key = (math.inf, 0)
     visits = 0
     for first, last, plan in setting_ranges(lambda knob: make(problem, knob), low):
         visits += max(plan.launches, len(problem.names))
@@ -118,60 +131,97 @@ def tune(
             raise NotApplicableError(
                 f"best setting: {len(problem.names)} collectives give too many plans to visit"
             )
-        if plans and plan == plans[-1]:
-            ranges[-1] = _extended(ranges[-1], last)
+        if plan == last_plan:
+            ranges[-1] = replace(ranges[-1], high=last)
             continue
         timeline = play(problem, plan)
-        plans.append(plan)
+        last_plan = plan
         ranges.append(
             KnobRange(first, last, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
         )
-    best = min(range(len(ranges)), key=lambda k: (ranges[k].makespan_ns, ranges[k].launches))
-    top = ranges[best]
-    first, end = _around(
-        ranges, best, lambda r: (r.makespan_ns, r.launches) == (top.makespan_ns, top.launches)
-    )
-    joined = _extended(ranges[first], ranges[end].high)
+        if ranges[-1].key < best_key:
+            best_key, best_plan = ranges[-1].key, plan
+    assert best_plan is not None
+    top, *equal = _joined(ranges, lambda found: found.key == best_key)
     limit = math.floor(top.makespan_ns * (1 + FLAT))
-    first, end = _around(ranges, best, lambda r: r.makespan_ns <= limit)
-    return Tuning(tuple(ranges), joined, (ranges[first].low, ranges[end].high), plans[best])
-
-
-def _extended(found: KnobRange, high: int | None) -> KnobRange:
-    return KnobRange(found.low, high, found.makespan_ns, found.exposed_ns, found.launches)
+    flat = [(r.low, r.high) for r in _joined(ranges, lambda found: found.makespan_ns <= limit)]
+    around = next(span for span in flat if span[1] is None or span[1] >= top.low)
+    return Tuning(
+        tuple(ranges),
+        top,
+        around,
+        best_plan,
+        tuple((found.low, found.high) for found in equal),
+        tuple(span for span in flat if span != around),
+    )
 
 
 def least_worthwhile(
-    problem: Problem, limit_ns: int, unit_bytes: int, *, cuts: bool = False
+    problem: Problem,
+    limit_ns: int,
+    unit_bytes: int,
+    begin: Callable[[Sequence[int]], int] | None = None,
 ) -> int:
     """Return a value below which the start-ups alone make the makespan exceed a limit.
 
     With the value v a chain of S bytes, the largest member s, has at least S / (v u + s) launches of
-    at most v u + s bytes. Each pays a minorant's intercept.
+    at most v u + s bytes. Each pays a minorant's intercept. ``begin`` says how many of a chain's
+    first members, by their sizes, the value has no say in; only what follows them is counted.
     """
     least = 1
-    for key, chain in problem.chains.items():
+    for key, whole in problem.chains.items():
+        chain = whole[begin([problem.bytes[k] for k in whole]) :] if begin else whole
+        if not chain:
+            continue
         sizes = [problem.bytes[k] for k in chain]
         first = min(problem.ready_ns[k] for k in chain)
         for line in problem.cost(key).minorants:
             room = (limit_ns - first) * line.scale - line.slope * sum(sizes)
             if line.intercept > 0 and room > 0:
                 most_launches = room // line.intercept + 1
-                most_bytes = sum(sizes) // most_launches - (0 if cuts else max(sizes))
+                most_bytes = sum(sizes) // most_launches - max(sizes)
                 least = max(least, most_bytes // unit_bytes)
     return least
 
 
-def _around(
-    ranges: Sequence[KnobRange], k: int, good: Callable[[KnobRange], bool]
-) -> tuple[int, int]:
-    """Return the first and last index of the ranges around k that are good."""
-    first = last = k
-    while first > 0 and good(ranges[first - 1]):
-        first -= 1
-    while last + 1 < len(ranges) and good(ranges[last + 1]):
-        last += 1
-    return first, last
+def least_cutting(problem: Problem, limit_ns: int, unit_bytes: int) -> int:
+    """Return a value of a rule that cuts below which the makespan surely exceeds a limit.
+
+    With the value v a member of s bytes is at least s / (v u) launches. What is ready no earlier than
+    a member, and that member, take the start-ups of their pieces and the time of their bytes.
+    """
+    least, most = 1, max(1, *problem.bytes)
+
+    def fits(value: int) -> bool:
+        for key, chain in problem.chains.items():
+            for line in problem.cost(key).minorants:
+                if line.intercept < 0:
+                    continue  # more pieces would lower it
+                after = 0
+                for k in reversed(chain):
+                    pieces = max(1, -(-problem.bytes[k] // (value * unit_bytes)))
+                    after += pieces * line.intercept + problem.bytes[k] * line.slope
+                    if after > (limit_ns - problem.ready_ns[k]) * line.scale:
+                        return False
+        return True
+
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if fits(middle) else (middle + 1, most)
+    return least
+
+
+def _joined(ranges: Iterable[KnobRange], good: Callable[[KnobRange], bool]) -> list[KnobRange]:
+    """Return the ranges that are good, those side by side as one."""
+    found: list[KnobRange] = []
+    for each in ranges:
+        if not good(each):
+            continue
+        if found and found[-1].high == each.low - 1:
+            found[-1] = replace(found[-1], high=each.high)
+        else:
+            found.append(each)
+    return found
 
 
 class SettingRange(NamedTuple):

@@ -8,7 +8,7 @@ best continuation after it, with free boundaries, is worse than a pair that was 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,13 @@ from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
 from commsched.optimizer.recurrence import AffineChain
 from commsched.optimizer.rules.ddp import ddp
-from commsched.optimizer.tuning import MAX_VISITS, least_worthwhile, setting_ranges, tune
+from commsched.optimizer.tuning import (
+    MAX_VISITS,
+    SettingRange,
+    least_worthwhile,
+    setting_ranges,
+    tune,
+)
 
 
 class Span(NamedTuple):
@@ -70,37 +76,54 @@ def tune_first_and_cap(problem: Problem) -> PairTuning:
     """
     least = _least_after_first(problem)
     # The first cap alone decides where the first bucket ends; the other has no say in it.
-    firsts = [found[:2] for found in setting_ranges(lambda knob: ddp(problem, [knob, 1]))]
-    bounds = {first: 0 if least is None else least(first) for first, _ in firsts}
-    firsts.sort(key=lambda found: bounds[found[0]])
+    firsts = [Span(*found[:2]) for found in setting_ranges(lambda knob: ddp(problem, [knob, 1]))]
+    bounds = {first: 0 if least is None else least(first.low) for first in firsts}
+    firsts.sort(key=lambda first: bounds[first])
     single = tune(problem, lambda problem, cap: ddp(problem, [cap]))
     # A pair of equal caps does what the best single cap does, so the search finds at least that.
     best = (single.best.makespan_ns, single.plan.launches + 1)
-    where = (Span(1, None), Span(1, None))
+    first_span = cap_span = Span(1, None)
     plan = single.plan
-    worth = sum(bounds[first] <= best[0] for first, _ in firsts)
-    if worth * len(single.ranges) * len(problem.names) > MAX_VISITS:
-        raise NotApplicableError(
-            f"first cap and cap: about {worth * len(single.ranges)} plans of "
-            f"{len(problem.names)} gradients are too many to visit"
-        )
+    worth = sum(bounds[first] <= best[0] for first in firsts)
+    most = MAX_VISITS // len(problem.names)
+    if worth * len(single.ranges) > most:
+        raise _too_many(problem, worth * len(single.ranges))
     visited = len(single.ranges)
     skipped = 0
-    for number, (first, last) in enumerate(firsts):
+    for number, first in enumerate(firsts):
         if bounds[first] > best[0]:
             skipped = len(firsts) - number
             break
-        low = least_worthwhile(problem, best[0], 1)
-        for cap, end, found in setting_ranges(
-            lambda knob, first=first: ddp(problem, [first, knob]),  # type: ignore[misc]
-            low,
-        ):
+        for cap, end, found in _plans_after(problem, first.low, best[0]):
             visited += 1
+            if visited > most + len(single.ranges):
+                raise _too_many(problem, visited)
+            if found == plan and first == first_span and cap_span.high == cap - 1:
+                cap_span = Span(cap_span.low, end)
+                continue
             key = (play(problem, found).makespan_ns, found.launches)
             if key < best:
-                best, plan, where = key, found, (Span(first, last), Span(cap, end))
+                best, plan, first_span, cap_span = key, found, first, Span(cap, end)
     exposed_ns = best[0] - problem.compute_ns
-    return PairTuning(*where, plan, best[0], exposed_ns, visited, skipped)
+    return PairTuning(first_span, cap_span, plan, best[0], exposed_ns, visited, skipped)
+
+
+def _plans_after(problem: Problem, first: int, limit_ns: int) -> Iterator[SettingRange]:
+    """Yield the plans of a first cap with all caps that can keep to a makespan."""
+
+    def begin(sizes: Sequence[int]) -> int:
+        # The first bucket is as large as its own cap makes it, however small the others are.
+        return close_at_or_above(sizes, [first])[0]
+
+    low = least_worthwhile(problem, limit_ns, 1, begin=begin)
+    return setting_ranges(lambda cap: ddp(problem, [first, cap]), low)
+
+
+def _too_many(problem: Problem, plans: int) -> NotApplicableError:
+    return NotApplicableError(
+        f"first cap and cap: about {plans} plans of {len(problem.names)} gradients are too many "
+        "to visit"
+    )
 
 
 def _least_after_first(problem: Problem) -> Callable[[int], int] | None:

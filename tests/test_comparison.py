@@ -16,6 +16,7 @@ from commsched.models import AlphaBeta, Collective, Compute, Gradient, GradientP
 from commsched.models.coverage import is_in_order
 from commsched.models.errors import MissingExtraError
 from commsched.optimizer import Bound, Result, Status, compare, verdict
+from commsched.problems.problem_file import write_problem
 
 
 def some_gradients(alpha_us: float = 80, count: int = 40) -> GradientProblem:
@@ -117,6 +118,38 @@ def test_a_general_step_is_compared_too():
     assert ("no-overlap", "no overlap: part of the compute waits for communication") in (
         comparison.skipped
     )
+
+
+def test_a_rule_outside_of_the_scope_is_marked(tmp_path):
+    """What is better because it reorders launches has a note, and is worse than scope any's best."""
+    tasks = [Compute("b2", 10), Collective("x2", 4000, after=("b2",))]
+    tasks += [Compute("b1", 10, after=("b2",)), Collective("x1", 4000, after=("b1",))]
+    tasks += [Compute("b0", 10, after=("b1",)), Collective("x0", 4000, after=("b0",))]
+    tasks += [Compute("f0", 4000, after=("x0",)), Compute("f1", 4000, after=("f0", "x1"))]
+    tasks += [Compute("f2", 4000, after=("f1", "x2"))]
+    problem = Problem(tasks, {("dp", "allreduce"): AlphaBeta(0.001, 1)})
+    comparison = compare(problem)
+    better = [row for row in comparison.rows if row.over_optimal_ns < 0]
+    assert better
+    assert not any(is_in_order(problem, row.plan) for row in better)
+    path = tmp_path / "step.json"
+    write_problem(problem, path)
+    code, out, _ = run("compare", path)
+    assert code == 0
+    assert f"{better[0].title} +" in out
+    assert "+ not a plan of scope in-order" in out
+    code, out, _ = run("compare", path, "--scope", "any")
+    assert "+ " not in out
+
+
+def test_a_rule_whose_launches_wait_for_each_other_is_left_out_in_a_few_words():
+    """The path of a deadlock may name every collective of the step."""
+    tasks = []
+    for k in range(40):
+        before = (f"c{k - 1}",) if k else ()
+        tasks += [Collective(f"x{k}", 9, after=before), Compute(f"c{k}", 5, after=(f"x{k}",))]
+    comparison = compare(Problem(tasks, {("dp", "allreduce"): AlphaBeta(0.001, 1)}))
+    assert dict(comparison.skipped)["one-bucket"] == "its launches wait for each other"
 
 
 def test_the_table_as_plain_data():

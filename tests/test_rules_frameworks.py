@@ -31,7 +31,7 @@ from commsched.models.dtypes import ITEM_BYTES
 from commsched.models.knob import Knob
 from commsched.models.timeline import play
 from commsched.models.units import MAX_BYTES, MIB
-from commsched.optimizer import optimize
+from commsched.optimizer import optimize, registry
 from commsched.optimizer.rules.ddp import assign, ddp, ddp_first_iteration, ddp_last_cap, ddp_unused
 from commsched.optimizer.rules.dear import dear
 from commsched.optimizer.rules.deepspeed import deepspeed
@@ -40,6 +40,9 @@ from commsched.optimizer.rules.horovod import fuse_responses, horovod, horovod_g
 from commsched.optimizer.rules.megatron import megatron
 from commsched.optimizer.rules.mgwfbp import mg_wfbp, mg_wfbp_dear
 from commsched.optimizer.tuning import setting_ranges, tune
+from commsched.problems.steps.ddp_step import ddp_step
+from commsched.problems.steps.fsdp_step import fsdp_step
+from commsched.problems.steps.layers import Layer, LayerProfile
 
 DTYPES = ("float32", "float16", "float64")
 MODULES = ("embed", "h.0.attn", "h.0.mlp", "h.1.attn", "head")
@@ -173,6 +176,7 @@ def test_ddp_and_its_variants_equal_a_transcription(seed):
             (ddp_unused(problem, caps), caps, True),
             (ddp_last_cap(problem, caps), caps, False),
             (ddp_first_iteration(problem), [sys.maxsize], True),
+            (ddp_first_iteration(problem, caps), caps, True),
         ):
             assert names(rule) == torch_ddp(problem, limits, backward=False, sort=sort)
 
@@ -389,6 +393,17 @@ def test_horovod_needs_fixed_ready_times():
         horovod(waiting)
 
 
+@pytest.mark.parametrize("name", ["horovod", "horovod-gpu"])
+def test_the_threshold_to_paste_is_one_that_horovod_takes_as_it_is(name):
+    """It rounds up to a multiple of 512 bytes times the ranks of a node, which can be another plan."""
+    (knob,) = registry.rule(name).knobs
+    for low, high in ((33_554_433, 50_000_000), (70_001, 131_072), (4097, 8192), (1, None)):
+        value, setting = knob.handy(low, high)
+        assert value % 4096 == 0
+        assert low <= value <= (high or value)
+        assert setting == f"HOROVOD_FUSION_THRESHOLD={value}"
+
+
 # MG-WFBP --------------------------------------------------------------------------------------
 
 
@@ -525,7 +540,11 @@ def deepspeed_transcribed(problem: Problem, reduce_bucket_size: int, end_ns: int
                 reduced.append((tuple(problem.names[n] for n in bucket), problem.ready_ns[k]))
             bucket = ipg_buckets[problem.keys[k]] = []
         bucket.append(k)
-    left = sorted(ipg_buckets.values(), key=lambda b: problem.ready_order.index(b[0]))
+    # The epilogue goes through sort_dtypes: sorted(dtypes, key=str).
+    left = sorted(
+        ipg_buckets.values(),
+        key=lambda b: (problem.keys[b[0]].dtype, problem.ready_order.index(b[0])),
+    )
     return reduced + [(tuple(problem.names[n] for n in bucket), end_ns) for bucket in left]
 
 
@@ -550,6 +569,8 @@ def test_deepspeed_by_hand():
     assert [b.not_before_ns for b in deepspeed(problem).buckets] == [2, 3, 4, 4]
     halves = in_order(sizes, ["float16"] * 5)
     assert names(deepspeed(halves)) == [["g0"], ["g1", "g2"], ["g3"], ["g4"]]
+    mixed = in_order([4] * 3, ["float32", "float16", "bfloat16"])
+    assert names(deepspeed(mixed)) == [["g2"], ["g1"], ["g0"]]
 
 
 # Megatron -------------------------------------------------------------------------------------
@@ -610,13 +631,14 @@ def test_megatron_by_hand():
 
 
 def test_units_are_layers_by_name():
-    """Up to the first number, else up to the last dot."""
+    """Up to the first number, else up to the last dot; a name that ends in a number is a layer."""
     for name, unit in (
         ("layers.3.attn.q.weight", "layers.3"),
         ("module.h.11.mlp.0.bias", "module.h.11"),
         ("0.weight", "0"),
         ("model.embed_tokens.weight", "model.embed_tokens"),
-        ("layers.3", "layers"),
+        ("layers.3", "layers.3"),
+        ("gather layers.3 again", "gather layers.3 again"),
         ("block2.conv.weight", "block2.conv"),
         ("cls_token", "cls_token"),
     ):
@@ -635,6 +657,18 @@ def test_fsdp_units_are_contiguous_in_ready_order():
     ]
     mixed = in_order([1] * 3, ["float32", "float16", "float32"], ["h.0.a", "h.0.b", "h.0.c"])
     assert names(fsdp_units(mixed)) == [["h.0.b"], ["h.0.a", "h.0.c"]]
+
+
+def test_collectives_that_are_named_after_layers_are_units():
+    """Steps that are built from layers name what they send ``layers.3`` or ``gather layers.3``."""
+    profile = LayerProfile(tuple(Layer(f"layers.{k}", 10, 20, 20 * MIB) for k in range(3)))
+    backward = ddp_step(profile, FREE)
+    assert names(fsdp_units(backward)) == [["layers.2"], ["layers.1"], ["layers.0"]]
+    assert names(dear(backward)) == [["layers.2"], ["layers.1"], ["layers.0"]]
+    sharded = fsdp_step(profile, {"all_gather": FREE, "reduce_scatter": FREE})
+    plan = fsdp_units(sharded)
+    assert all(len(bucket.names) == 1 for bucket in plan.buckets)
+    assert not evaluate(sharded, plan).broken
 
 
 def dear_transcribed(problem: Problem, threshold: int) -> set[tuple[object, frozenset[str]]]:

@@ -30,6 +30,7 @@ from commsched.optimizer.rules.byteps import byteps, byteps_of
 from commsched.optimizer.rules.bytescheduler import bytescheduler, bytescheduler_of
 from commsched.optimizer.rules.p3 import p3, p3_of
 from commsched.optimizer.rules.priority import run
+from commsched.optimizer.rules.waiting import MostUrgent, MostUrgentFitting
 from commsched.optimizer.tuning import setting_ranges
 
 RULES = {
@@ -428,6 +429,43 @@ def test_too_many_pieces_are_refused(make, size, monkeypatch):
     monkeypatch.setattr(priority, "MAX_PIECES", 3)
     with pytest.raises(NotApplicableError, match="would be 4"):
         make(small, size)
+
+
+@pytest.mark.parametrize("fits", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_waits_equals_a_list_that_is_searched(seed, fits):
+    """Most urgent first; of those that must fit, the first in the list whose load does."""
+    rng = random.Random(seed)
+    for _ in range(100):
+        pieces = [((rng.randint(0, 3), k), (k, 0), rng.randint(0, 4)) for k in range(12)]
+        waiting = MostUrgentFitting(urgency for urgency, *_ in pieces) if fits else MostUrgent()
+        listed = []
+        while pieces or listed:
+            if pieces and rng.random() < 0.5:
+                listed.append(pieces.pop(rng.randrange(len(pieces))))
+                waiting.put(*listed[-1])
+                continue
+            credit = rng.randint(0, 4)
+            able = [p for p in sorted(listed) if (p[2] <= credit if fits else credit > 0)]
+            if able:
+                listed.remove(able[0])
+            assert waiting.take(credit) == (able[0][1] if able else None)
+
+
+def test_pieces_that_do_not_fit_are_not_looked_at_one_by_one(monkeypatch):
+    """With thousands of pieces waiting and the credit used up, each launch looks at a few only."""
+    looks = 0
+    fits = MostUrgentFitting._fits
+
+    def counted(self, node, credit):
+        nonlocal looks
+        looks += 1
+        return fits(self, node, credit)
+
+    monkeypatch.setattr(MostUrgentFitting, "_fits", counted)
+    problem = GradientProblem([Gradient("a", 4096 * 5000, 0)], AlphaBeta(1, 1))
+    assert byteps(problem, 4096, credit=4).launches == 5000
+    assert looks < 5000 * 20
 
 
 def test_a_step_and_the_same_gradients_give_the_same_plan():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from decimal import Decimal
 from itertools import pairwise
 
 import pytest
@@ -13,7 +15,7 @@ from commsched.models.knob import Knob
 from commsched.models.timeline import play
 from commsched.models.units import MIB
 from commsched.optimizer import RULES, ddp, tune, tuning
-from commsched.optimizer.handy import handy_mib, handy_number
+from commsched.optimizer.handy import bytes_range, handy_mib, handy_number
 from commsched.optimizer.registry import KnobOf
 from commsched.optimizer.tuning import setting_ranges
 
@@ -53,8 +55,8 @@ def test_cap_ranges_hold_exactly_the_caps_with_one_plan(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_best_cap_equals_trying_every_cap(seed):
-    """The best makespan, its launches, and exactly the caps that reach it."""
-    rng = random.Random(seed)
+    """The best makespan, its launches, and exactly the caps that reach it or nearly, all of them."""
+    rng, apart = random.Random(seed), 0
     for _ in range(100):
         problem = random_gradients(rng)
         top = sum(problem.bytes) + 2
@@ -77,6 +79,16 @@ def test_best_cap_equals_trying_every_cap(seed):
             assert tried[high + 1][0] > best[0] * 1.01
         for cap in range(1, found.ranges[0].low):
             assert tried[cap][0] > best[0] * 1.01
+        spans = {"best": [(found.best.low, found.best.high), *found.equal_elsewhere]}
+        spans["flat"] = [found.flat, *found.flat_elsewhere]
+        caps = {
+            name: sorted(c for low, high in each for c in range(low, min(high or top, top) + 1))
+            for name, each in spans.items()
+        }
+        assert caps["best"] == [cap for cap in tried if tried[cap] == best]
+        assert caps["flat"] == [cap for cap in tried if tried[cap][0] <= best[0] * 1.01]
+        apart += len(found.flat_elsewhere) + len(found.equal_elsewhere)
+    assert apart > 0
 
 
 def test_small_caps_are_left_out_only_when_start_ups_alone_are_too_slow():
@@ -105,6 +117,41 @@ def test_a_handy_cap_lies_in_its_range_as_torch_reads_it():
         high = low + rng.randint(0, 10 ** rng.randint(0, 9))
         assert low <= int(handy_mib(low, high) * MIB) <= high
     assert handy_mib(5 * MIB, None) == 10.0
+
+
+def test_what_is_pasted_gives_the_best_plan():
+    """Caps keep all their digits: where a byte decides, the printed text still hits the plan."""
+    rng = random.Random(6)
+    for _ in range(150):
+        large = rng.choice((1, 10**6, 10**8))
+        sizes = [rng.choice((rng.randint(1, 9), large + rng.randint(0, 30))) for _ in range(6)]
+        problem = GradientProblem(
+            [Gradient(f"g{k}", size, k * large) for k, size in enumerate(sizes)],
+            AlphaBeta(rng.choice((0.001, 1)), rng.choice((1, 10))),
+        )
+        for knob in RULES[0].knobs:
+            best = knob.best(problem)
+            text = best.setting.partition("=")[2].strip("[]")
+            caps = [int(float(cap) * MIB) for cap in text.split(", ")]
+            assert ddp(problem, caps) == best.plan, best.setting
+
+
+def test_a_range_that_is_shown_does_not_leave_the_range_that_is_meant():
+    """Somebody pastes an end of it: rounding must not have moved that to another plan."""
+    rng = random.Random(7)
+    unit = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    for _ in range(3000):
+        low = rng.randint(2, 10 ** rng.randint(1, 9))
+        high = rng.choice((None, low + rng.randint(0, 10 ** rng.randint(0, 9))))
+        text = bytes_range(low, high)
+        ends = re.findall(r"([0-9.,]+) (\w*B)", text)
+        assert len(ends) == (1 if high in (None, low) else 2), text
+        for number, name in ends:
+            shown = Decimal(number.replace(",", "")) * unit[name]
+            assert low <= shown <= (high or 10**11), (low, high, text)
+    # What is as good as the best is within 1% of it, in print as well.
+    assert bytes_range(102190330, 102190450) == "from 97.4563 MiB to 97.4564 MiB"
+    assert bytes_range(1, 102190450, (102190330, 102190450)) == "up to 97.4564 MiB"
 
 
 def test_a_handy_number_lies_in_its_range():

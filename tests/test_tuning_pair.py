@@ -28,9 +28,33 @@ def test_the_best_pair_equals_trying_every_pair(seed):
         )
         found = tune_first_and_cap(problem)
         assert (found.makespan_ns, found.plan.launches) == best
+        low, high = found.cap.low, found.cap.high or top
         for first in {found.first.low, found.first.high or top}:
-            for cap in {found.cap.low, found.cap.high or top}:
+            for cap in {low, high}:
                 assert ddp(problem, [first, cap]) == found.plan
+        assert low == 1 or ddp(problem, [found.first.low, low - 1]) != found.plan
+        assert high >= top or ddp(problem, [found.first.low, high + 1]) != found.plan
+
+
+def test_a_large_first_bucket_leaves_small_caps_worth_a_look():
+    """Many gradients ready at once, few late ones, and start-ups that allow only a few launches.
+
+    All have 10 bytes, so the multiples of 10 give every plan.
+    """
+    for seed in range(12):
+        rng = random.Random(seed)
+        ready = [0] * rng.randint(20, 40) + [100 + rng.randint(0, 20), 200 + rng.randint(0, 20)]
+        gradients = [Gradient(f"g{k}", 10, at) for k, at in enumerate(ready)]
+        problem = GradientProblem(gradients, AlphaBeta(0.08, 10))
+        caps = range(10, 10 * len(ready) + 1, 10)
+        best = min(
+            (play(problem, plan).makespan_ns, plan.launches)
+            for first in caps
+            for cap in caps
+            for plan in [ddp(problem, [first, cap])]
+        )
+        found = tune_first_and_cap(problem)
+        assert (found.makespan_ns, found.plan.launches) == best
 
 
 def test_a_pair_is_never_worse_than_one_cap_and_can_be_better():

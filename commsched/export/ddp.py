@@ -15,6 +15,7 @@ from commsched.models.errors import NotApplicableError
 from commsched.models.units import MIB
 from commsched.optimizer import BestSetting, ddp, rule
 from commsched.optimizer.exact import exact_plan, why_not_exact
+from commsched.optimizer.handy import mib_text
 from commsched.optimizer.rules.ddp import ddp_last_cap
 
 MIN_TORCH = "2.11"
@@ -37,12 +38,8 @@ class DdpSettings:
     @property
     def line(self) -> str:
         """The line to paste."""
-        caps = ", ".join(map(_number, self.bucket_cap_mb_list))
+        caps = ", ".join(map(mib_text, self.bucket_cap_mb_list))
         return f"DistributedDataParallel(model, bucket_cap_mb_list=[{caps}])"
-
-
-def _number(cap: float) -> str:
-    return str(int(cap)) if cap == int(cap) else repr(cap)
 
 
 def ddp_settings(problem: Problem, plan: Plan) -> DdpSettings:
@@ -194,7 +191,7 @@ def _alternatives(source: ExportSource, *, listed: bool) -> Iterator[_Alternativ
         tuned = best_value(source, lambda p, knob, make=make: make(p, [knob]), handy_bytes)  # type: ignore[misc]
         cap = mib_of(tuned.value)
         settings: dict[str, Any] = {"bucket_cap_mb": cap}
-        text = f"DistributedDataParallel(model, bucket_cap_mb={_number(cap)})"
+        text = f"DistributedDataParallel(model, bucket_cap_mb={mib_text(cap)})"
         needs: tuple[str, ...] = (f"{LAST_CAP} is not set", *NEEDS)
         if last:
             settings["environment"] = {LAST_CAP: "1"}

@@ -14,7 +14,7 @@ from commsched.models import Plan, Problem
 from commsched.models.errors import NotApplicableError
 from commsched.models.timeline import play
 from commsched.models.units import MIB, NS_PER_MS
-from commsched.optimizer.handy import handy_number
+from commsched.optimizer.handy import handy_threshold
 from commsched.optimizer.rules.horovod import THRESHOLD_BYTES, horovod, horovod_groups
 
 TITLE = "Horovod"
@@ -24,7 +24,6 @@ CYCLES_NS = (1_000_000, 500_000, 200_000, 100_000)
 """Cycle times that are tried; the default first, which is taken where nothing is won."""
 PADDED_BYTES = 16
 """CUDA builds count each tensor as a multiple of so many bytes."""
-_UNITS = (MIB, 65536, 4096, 512)
 NEEDS = (
     "HOROVOD_AUTOTUNE is not set: it would change threshold and cycle time while training",
     "one background loop that waits for its launches; what negotiating takes is not in the figures",
@@ -129,7 +128,7 @@ def _threshold(source: ExportSource, why: str) -> Draft:
         found = best_value(
             source,
             lambda p, threshold: horovod(p, threshold, cycle_ns=cycle_ns),
-            _handy_threshold,
+            handy_threshold,
             most=MOST_TUNED // len(CYCLES_NS) * 2,
         )
         notes = found.notes
@@ -150,21 +149,6 @@ def _threshold(source: ExportSource, why: str) -> Draft:
         ),
         chosen.plan,
     )
-
-
-def _handy_threshold(low: int, high: int | None) -> int:
-    """Return a value of a range that Horovod's rounding up changes as little as possible.
-
-    Examples
-    --------
-    >>> _handy_threshold(2561, 5119), _handy_threshold(10, 20), _handy_threshold(2**20 + 1, None)
-    (4096, 10, 2097152)
-    """
-    for unit in _UNITS:
-        value = -(-low // unit) * unit
-        if high is None or value <= high:
-            return value
-    return handy_number(low, high)
 
 
 def _best_cycle(problem: Problem, make: Callable[[Problem, int], tuple[int, Plan]]) -> _Best:

@@ -52,3 +52,17 @@ def module_of(name: str) -> str:
     ('layers.3.attn.q', 'scale')
     """
     return name.rpartition(".")[0] or name
+
+
+def is_layer(part: str) -> bool:
+    """Return whether a component of a name is the number of a layer, with or without a note.
+
+    Steps that are built from layers name their collectives after them: ``layers.3``,
+    ``gather layers.3 again``.
+
+    Examples
+    --------
+    >>> is_layer("3"), is_layer("3 again"), is_layer("weight"), is_layer("")
+    (True, True, False, False)
+    """
+    return part.partition(" ")[0].isdecimal()

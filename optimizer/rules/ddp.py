@@ -23,6 +23,7 @@ from commsched.optimizer.rules.common import allreduce_only
 
 FIRST_CAP_BYTES = MIB
 CAP_BYTES = 25 * MIB
+UNLIMITED = sys.maxsize
 
 
 def assign(
@@ -37,9 +38,10 @@ def assign(
     threshold). Each key walks through the caps with an iterator of its own; the last cap repeats. A
     sparse tensor is a bucket by itself and uses up no cap. Buckets come in the order in which they
     close, then what is left unfinished: torch lists the left-overs of several keys in the order of
-    a hash map, which in its builds (libstdc++) is the last key seen first. Without
-    ``tensor_indices`` torch then sorts the buckets by their smallest index; that is left to the
-    caller.
+    a hash map, which in its builds (libstdc++) is the last key seen first. (Of three keys or more
+    some can collide and be listed otherwise; none of float32, float64, float16, bfloat16 do.)
+    Without ``tensor_indices`` torch then sorts the buckets by their smallest index; that is left
+    to the caller.
 
     Parameters
     ----------
@@ -122,18 +124,21 @@ def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)
     return _plan(problem, order, _assigned(problem, order, caps))
 
 
-def ddp_first_iteration(problem: Problem) -> Plan:
+def ddp_first_iteration(problem: Problem, caps: Sequence[Setting] = (UNLIMITED,)) -> Plan:
     """Return what DDP runs in its first iteration, before buckets are rebuilt.
 
-    With ``static_graph`` or without ``find_unused_parameters`` the limit is ``sys.maxsize``: one
-    bucket for the whole model (one for each dtype and device; sparse gradients by themselves), so
-    nothing is launched before its last gradient is ready. Buckets are numbered in registration order,
-    for which reverse ready order stands, and launched from the highest number down.
+    With ``static_graph`` or without ``find_unused_parameters`` the limit is ``sys.maxsize``, whatever
+    ``bucket_cap_mb`` is: one bucket for the whole model (one for each dtype and device; sparse
+    gradients by themselves), so nothing is launched before its last gradient is ready. Buckets are
+    numbered in registration order, for which reverse ready order stands, and launched from the
+    highest number down. A ``bucket_cap_mb_list`` holds in the first iteration already, in that order.
 
     Parameters
     ----------
     problem
         A step whose collectives are all all-reduces.
+    caps
+        The ``bucket_cap_mb_list`` in bytes where one is set; by default there is no limit.
 
     Raises
     ------
@@ -147,7 +152,7 @@ def ddp_first_iteration(problem: Problem) -> Plan:
     >>> ddp_first_iteration(GradientProblem(gradients, AlphaBeta(1, 1))).buckets[0].names
     ('g0', 'g1', 'g2')
     """
-    return _from_registration(problem, [sys.maxsize], indexed=False)
+    return _from_registration(problem, caps, indexed=False)
 
 
 def ddp_unused(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:

@@ -11,7 +11,7 @@ from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
 from commsched.models.knob import Setting
 from commsched.models.units import MIB
-from commsched.optimizer.rules.common import allreduce_only, module_of
+from commsched.optimizer.rules.common import allreduce_only, is_layer, module_of
 from commsched.optimizer.rules.order import in_launch_order
 
 THRESHOLD_BYTES = 25 * MIB
@@ -22,7 +22,8 @@ def dear(problem: Problem, threshold: Setting = THRESHOLD_BYTES) -> Plan:
     """Return DeAR's groups, each launched when all its gradients are ready.
 
     Forward order is the reverse of ready order. A module is what its parameters' names say up to the
-    last dot (a name without a dot is a module by itself); it stands where its first parameter stands.
+    last dot; a name without a dot, or with a number behind the last one (``layers.3``), is a module
+    by itself. It stands where its first parameter stands.
     A module joins the open group if that is empty (has no elements), or if both together stay below
     the threshold; so the threshold is a maximum that is not reached, except by one large module. Each
     fusion key has its own groups. Modules are never split.
@@ -55,7 +56,9 @@ def dear(problem: Problem, threshold: Setting = THRESHOLD_BYTES) -> Plan:
     for key, chain in problem.chains.items():
         modules: dict[str, list[int]] = {}
         for position in reversed(chain):
-            modules.setdefault(module_of(problem.names[position]), []).append(position)
+            name = problem.names[position]
+            module = name if is_layer(name.rpartition(".")[2]) else module_of(name)
+            modules.setdefault(module, []).append(position)
         group: list[int] = []
         total = 0
         for members in modules.values():

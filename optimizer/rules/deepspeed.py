@@ -16,14 +16,16 @@ BUCKET_ELEMENTS = 500_000_000
 
 
 def deepspeed(problem: Problem, bucket_elements: Setting = BUCKET_ELEMENTS) -> Plan:
-    """Return what DeepSpeed ZeRO-1/2 runs with ``overlap_comm``.
+    """Return what DeepSpeed ZeRO-1/2 runs with ``overlap_comm``, which is off by default there.
 
-    Gradients are taken in ready order, in one bucket for each dtype. Before one is added, the bucket
-    is flushed if the two together have more elements than ``bucket_elements``; so that is a true
-    maximum, and a larger gradient is reduced by itself. It is the arrival of the gradient which does
-    not fit that launches a bucket, and the end of backward that launches the last ones: each bucket
-    carries that time in ``not_before_ns`` (in a step whose compute waits for collectives, the time in
-    the nominal step). What is launched at the end of backward goes by the first member's ready time.
+    Gradients are taken in ready order, in one bucket for each dtype (DeepSpeed has one for each
+    type that it communicates in, and casts to it; here that is the gradient's own). Before one is
+    added, the bucket is flushed if the two together have more elements than ``bucket_elements``; so
+    that is a true maximum, and a larger gradient is reduced by itself. It is the arrival of the
+    gradient which does not fit that launches a bucket, and the end of backward that launches the last
+    ones: each bucket carries that time in ``not_before_ns`` (in a step whose compute waits for
+    collectives, the time in the nominal step). What is launched at the end of backward goes by the
+    name of the dtype.
 
     Each bucket is priced as one all-reduce.
 
@@ -50,7 +52,7 @@ def deepspeed(problem: Problem, bucket_elements: Setting = BUCKET_ELEMENTS) -> P
     allreduce_only(problem, "DeepSpeed's rule")
     rank = {position: place for place, position in enumerate(problem.ready_order)}
     end_ns = problem.compute_ns if problem.gradients is not None else max(problem.ready_ns)
-    flushed: list[tuple[int, int, Bucket]] = []
+    flushed: list[tuple[str, int, Bucket]] = []
     for key, chain in problem.chains.items():
         members: list[int] = []
         filled = 0
@@ -58,11 +60,11 @@ def deepspeed(problem: Problem, bucket_elements: Setting = BUCKET_ELEMENTS) -> P
             count = elements(problem.bytes[position], key.dtype)
             if members and filled + count > bucket_elements:
                 bucket = _bucket(problem, members, problem.ready_ns[position])
-                flushed.append((0, rank[position], bucket))
+                flushed.append(("", rank[position], bucket))
                 members, filled = [], 0
             members.append(position)
             filled += count
-        flushed.append((1, rank[members[0]], _bucket(problem, members, end_ns)))
+        flushed.append((key.dtype, rank[members[0]], _bucket(problem, members, end_ns)))
     return Plan(tuple(bucket for _, _, bucket in sorted(flushed, key=lambda entry: entry[:2])))
 
 

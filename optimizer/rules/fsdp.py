@@ -9,26 +9,27 @@ from __future__ import annotations
 from itertools import groupby
 
 from commsched.models import Plan, Problem
-from commsched.optimizer.rules.common import kinds_only, module_of
+from commsched.optimizer.rules.common import is_layer, kinds_only, module_of
 from commsched.optimizer.rules.order import in_launch_order
 
 
 def unit_of(name: str) -> str:
     """Return the layer of a parameter by its name.
 
-    That is its module's path up to the first component that is a number, or all of the path if none
-    is; a name without a dot is a layer by itself.
+    That is the name up to the first component that is a number, or its module's path if none is; a
+    name without a dot is a layer by itself. So ``layers.3`` is a layer and no parameter of
+    ``layers``; that the entries of a ``ParameterList`` are named alike cannot be seen.
 
     Examples
     --------
-    >>> [unit_of(name) for name in ("layers.3.attn.q.weight", "norm.weight", "scale")]
-    ['layers.3', 'norm', 'scale']
+    >>> [unit_of(name) for name in ("layers.3.attn.q.weight", "layers.3", "norm.weight", "scale")]
+    ['layers.3', 'layers.3', 'norm', 'scale']
     """
-    parts = module_of(name).split(".")
+    parts = name.split(".")
     for place, part in enumerate(parts):
-        if part.isdecimal():
+        if is_layer(part):
             return ".".join(parts[: place + 1])
-    return ".".join(parts)
+    return module_of(name)
 
 
 def fsdp_units(problem: Problem) -> Plan:

@@ -8,7 +8,8 @@ The loop is simulated: when it wakes depends on what the launches cost. One loop
 and launches run as the evaluator runs them (one at a time on each channel). What is not modelled: the
 time that negotiation takes; that ranks are ready at different times; that the threshold is rounded up
 to a multiple of 512 bytes times the ranks of a node (128 MiB is one for 1, 2, 4, 8, ... ranks); that
-CUDA builds count each tensor as a multiple of 16 bytes.
+CUDA builds count each tensor as a multiple of 16 bytes; that the response cache, on by default, lists
+what is ready at one wake in the order in which it was last launched, here in ready order.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ def megatron(
     data_parallel_size: int = 1,
     distributed_optimizer: bool = False,
 ) -> Plan:
-    """Return what Megatron-core runs with ``overlap_grad_reduce``.
+    """Return what Megatron-core runs with ``overlap_grad_reduce`` on the first pipeline stage.
+
+    Without that option, which is off by default, and on later stages it has no limit: one bucket for
+    each dtype.
 
     Each dtype has a buffer that is filled in reverse registration order, for which ready order
     stands. A bucket closes when its extent in the buffer reaches ``bucket_elements``, tested after

@@ -16,12 +16,10 @@ from commsched.models.dtypes import ITEM_BYTES, elements
 from commsched.models.errors import InputError, NotApplicableError
 from commsched.models.knob import Knob, Setting, pieces
 from commsched.models.units import check_bytes
+from commsched.optimizer.rules.waiting import MostUrgent, MostUrgentFitting, Urgency
 
 MAX_PIECES = 1_000_000
 """More pieces than that are refused: the scheduler would take long to play."""
-
-Urgency = tuple[int, ...]
-"""The smallest goes first. No two pieces have the same."""
 
 
 class Part(NamedTuple):
@@ -51,8 +49,9 @@ class Scheduler(NamedTuple):
     credit
         The window of a channel, in the unit of ``Part.load``; None: no limit.
     fits
-        Whether a piece must fit into the credit that is left; one that does not is passed over. Else
-        the most urgent goes as long as any credit is left, so that it may overshoot.
+        Whether a piece must fit into the credit that is left; one that does not is passed over.
+        Then urgency must not depend on the time. Else the most urgent goes as long as any credit
+        is left, so that it may overshoot.
     """
 
     parts: Sequence[Sequence[Part]]
@@ -94,11 +93,11 @@ def run(problem: Problem, scheduler: Scheduler) -> Run:
 
 
 class _Channel:
-    """A channel's credit that is left, ready pieces (most urgent last), and committed launches."""
+    """A channel's credit that is left, ready pieces, and committed launches."""
 
-    def __init__(self, credit: int) -> None:
+    def __init__(self, credit: int, waiting: MostUrgent | MostUrgentFitting) -> None:
         self.credit = credit
-        self.queue: list[tuple[Urgency, int, int]] = []
+        self.waiting = waiting
         self.committed: deque[int] = deque()
         self.busy = False
 
@@ -109,8 +108,11 @@ class _Step:
         self.scheduler = scheduler
         total = sum(part.load for parts in scheduler.parts for part in parts)
         credit = total + 1 if scheduler.credit is None else scheduler.credit
-        self.channels = {name: _Channel(credit) for name in sorted(set(problem.channels.values()))}
-        self.channel_of = [self.channels[problem.channel(key)] for key in problem.keys]
+        names = [problem.channel(key) for key in problem.keys]
+        self.channels = {
+            name: _Channel(credit, self._waiting(names, name)) for name in sorted(set(names))
+        }
+        self.channel_of = [self.channels[name] for name in names]
         self.unsent = [len(parts) for parts in scheduler.parts]
         self.order: list[tuple[int, int]] = []  # position and piece of each launch
         self.launches: list[tuple[int, int]] = []
@@ -126,6 +128,16 @@ class _Step:
                 self._at(ready, self._collective_ready, position)
         else:
             self._link()
+
+    def _waiting(self, names: Sequence[str], name: str) -> MostUrgent | MostUrgentFitting:
+        if not self.scheduler.fits:
+            return MostUrgent()
+        return MostUrgentFitting(
+            self.scheduler.urgency(0, position, number)
+            for position, parts in enumerate(self.scheduler.parts)
+            if names[position] == name
+            for number in range(len(parts))
+        )
 
     def _link(self) -> None:
         """Find what waits for what; tasks that wait for no collective run at their nominal times."""
@@ -171,12 +183,10 @@ class _Step:
 
     def _collective_ready(self, now: int, what: int | str) -> None:
         position = int(what)
-        queue = self.channel_of[position].queue
-        queue.extend(
-            (self.scheduler.urgency(now, position, number), position, number)
-            for number in range(len(self.scheduler.parts[position]))
-        )
-        queue.sort(reverse=True)
+        waiting = self.channel_of[position].waiting
+        for number, part in enumerate(self.scheduler.parts[position]):
+            urgency = self.scheduler.urgency(now, position, number)
+            waiting.put(urgency, (position, number), part.load)
 
     def _sent(self, now: int, what: int | str) -> None:
         position, number = self.order[int(what)]
@@ -187,23 +197,12 @@ class _Step:
         if not self.unsent[position]:
             self._ended(self.problem.names[position], now)
 
-    def _admitted(self, channel: _Channel) -> int | None:
-        """Return the place in the queue of the piece to commit, or None."""
-        last = len(channel.queue) - 1
-        if not self.scheduler.fits:
-            return last if channel.queue and channel.credit > 0 else None
-        for place in range(last, -1, -1):
-            _, position, number = channel.queue[place]
-            if self.scheduler.parts[position][number].load <= channel.credit:
-                return place
-        return None
-
     def _commit(self, channel: _Channel) -> None:
-        while (place := self._admitted(channel)) is not None:
-            _, position, number = channel.queue.pop(place)
+        while (piece := channel.waiting.take(channel.credit)) is not None:
+            position, number = piece
             channel.credit -= self.scheduler.parts[position][number].load
             channel.committed.append(len(self.order))
-            self.order.append((position, number))
+            self.order.append(piece)
             self.launches.append((0, 0))
 
     def _start(self, channel: _Channel, now: int) -> None:
