@@ -31,6 +31,7 @@ from commsched.process import print_json
 from commsched.watching import Watch
 
 ALL_STEPS = "all"
+TOP = 10
 MAX_NOTES = 16
 MAX_LABEL = 8
 """A stream or a device is shown by so many characters, its last ones."""
@@ -68,7 +69,12 @@ def analyse_command(
             "--launched", help="Count only what was launched while the recording ran, as HTA does."
         ),
     ] = False,
-    top: Annotated[int, typer.Option("--top", help="So many collectives at most.", min=0)] = 10,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", help=f"So many collectives at most in the table; {TOP} by default.", min=0
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every collective.")] = False,
     progress: ProgressOption = False,
     quiet: QuietOption = False,
@@ -77,6 +83,8 @@ def analyse_command(
     ] = False,
 ) -> None:
     """Break down each rank's time, and find the most exposed collectives."""
+    if every and top is not None:
+        raise InputError("--top and --all exclude each other")
     with Watch(quiet=quiet, asked=progress).reading(trace) as tell:
         works, left_out = _read(trace, tell)
     if launched:
@@ -87,7 +95,7 @@ def analyse_command(
         return
     console = make_console()
     _print_rows(console, works, rows)
-    _print_collectives(console, rows, None if every else top)
+    _print_collectives(console, rows, None if every else TOP if top is None else top)
     _print_notes(console, works, left_out)
 
 

@@ -28,6 +28,7 @@ from commsched.output import (
     print_steps,
     print_verdict,
 )
+from commsched.planless import leave_without_plan
 from commsched.problems import Loaded
 from commsched.process import print_csv, print_json
 from commsched.slowed_output import print_slowed, slowed_document
@@ -65,6 +66,8 @@ def compare_command(
     problem = loaded.problem
     with watch.search("searching", time_limit) as tell:
         result = optimize(problem, scope=scope, time_limit_s=time_limit, progress=tell)
+    if result.plan is None:
+        leave_without_plan(result, watch, time_limit, as_json=as_json)
     with watch.steps("comparing") as tell_steps:
         comparison = compare(problem, result=result, progress=tell_steps)
     today = today_row(comparison, loaded)

@@ -16,12 +16,13 @@ from commsched.export.perfetto import trace_bytes
 from commsched.models import Plan, Problem, evaluate
 from commsched.models.errors import InputError, PlanError, printable
 from commsched.models.units import format_ns, us_from_ns
-from commsched.options import FileArgument, JsonOption, reads_problem, refuse_overwriting
+from commsched.options import FileArgument, JsonOption, reads_problem
 from commsched.output import make_console
 from commsched.problems import Loaded, plan_of, problem_digest, read_plan
 from commsched.problems.files import write_bytes
 from commsched.problems.schema import PlanFile
 from commsched.process import print_json
+from commsched.targets import check_targets
 
 FILES = ("perfetto", "csv")
 """What is written to a file: a trace of the step and the table of launches."""
@@ -83,8 +84,7 @@ def _without_problem(
         raise InputError(
             f"--to {to}: shows times, which need the problem: commsched export PLAN FILE"
         )
-    if out is not None:
-        refuse_overwriting("--out", out, plan_file)
+    check_targets({"--out": out}, [plan_file])
     planned: PlanFile = read_plan(plan_file)
     _show(export_file(planned, to, plan_file, options), out, as_json)
 

@@ -79,11 +79,9 @@ def draw_fits(fitted: Sequence[Fitted], path: Path, *, form: Form = "pieces") ->
     Raises
     ------
     InputError
-        If there are too many tables, the suffix is neither, or the folder does not exist.
+        If there are too many tables, the suffix is neither, or the file cannot be written.
     MissingExtraError
         If matplotlib is not installed.
-    OSError
-        If the file cannot be written.
     """
     if not 1 <= len(fitted) <= MOST_TABLES:
         raise InputError(

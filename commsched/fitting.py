@@ -11,10 +11,10 @@ from commsched.fit_output import fit_document, print_fits
 from commsched.fit_tables import Choice, Form, fit_logs, network_of_tables
 from commsched.models.collectives import KINDS, check_kind, check_ranks
 from commsched.models.errors import InputError
-from commsched.options import refuse_overwriting, refuse_twice
 from commsched.output import make_console
 from commsched.problems.cost_rows import write_network
 from commsched.process import print_json
+from commsched.targets import check_targets
 
 
 def fit_command(
@@ -77,13 +77,12 @@ def fit_command(
         repair=repair,
         form=form,
     )
-    refuse_twice(out=out, picture=picture)
+    check_targets({"--out": out, "--picture": picture}, logs)
     tables = fit_logs(logs, choice)
     document = fit_document(tables) if as_json else {}
     skipped: tuple[tuple[str, str], ...] = ()
     said = ""
     if out is not None:
-        refuse_overwriting("--out", out, *logs)
         network, skipped = network_of_tables(tables, form)
         write_network(network, out)
         titles = "; ".join(curve.title for curve in network.curves)

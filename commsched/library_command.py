@@ -20,6 +20,7 @@ from commsched.problems.estimates.hardware import ACCELERATORS, FABRICS, Figure
 from commsched.problems.estimates.library import FORMS, NAMES, RECORDED, Made, make
 from commsched.problems.estimates.library_models import SETTINGS
 from commsched.process import print_json
+from commsched.targets import check_targets
 
 NameArgument = Annotated[
     str,
@@ -103,6 +104,7 @@ def make_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write a step's problem file, with its costs."""
+    check_targets({"--out": out}, [])
     step = make(name, _form(next_forward=next_forward, fsdp=fsdp, moe=moe))
     write_problem(step.problem, out)
     if as_json:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from commsched.cases import path_of
 from commsched.models import AlphaBeta
 from commsched.models.errors import CommschedWarning, InputError
 from commsched.optimizer import SCOPES
@@ -30,6 +30,7 @@ from commsched.slowing import (
     SlowdownOption,
     known_slowdown,
 )
+from commsched.targets import check_targets
 from commsched.watching import Watch
 
 FileArgument = Annotated[
@@ -147,6 +148,9 @@ _SLOWING: dict[str, tuple[Any, object]] = {
     "slowdown_alone": (SlowdownAloneOption, None),
 }
 _INJECTED = ("loaded", "recorded", "network", "reading", "watch", "slowed")
+TARGETS = ("out", "picture")
+"""The parameters of commands that are files to write."""
+_INPUTS = ("file", "plan_file", "sizes", "costs", "overheads", "slowdown_alone", "other_costs")
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _NETWORK = ("alpha_us", "bandwidth_gb_s", "costs", "any_ranks")
 
@@ -177,14 +181,9 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(**values: object) -> None:
+        check_targets({f"--{name}": values.get(name) for name in TARGETS}, _inputs(values))
         reading: dict[str, Any] = {name: values.pop(name) for name in _READING}
         slowing = [values.pop(name) for name in _SLOWING] if "slowed" in own else []
-        for name in ("out", "picture"):
-            if isinstance(target := values.get(name), Path):
-                inputs = (values["file"], reading["sizes"], reading["costs"])
-                more = (values.get("plan_file"), values.get("overheads"), *slowing[2:])
-                refuse_overwriting(f"--{name}", target, *inputs, *more)
-        refuse_twice(out=values.get("out"), picture=values.get("picture"))
         watch = Watch(quiet=bool(values.pop("quiet")), asked=bool(values.pop("progress")))
         if watch.quiet:
             warnings.simplefilter("ignore", CommschedWarning)
@@ -216,59 +215,13 @@ def reads_problem(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def refuse_overwriting(option: str, target: Path, *inputs: object) -> None:
-    """Check that what a command writes is none of the files that it reads.
-
-    Parameters
-    ----------
-    option
-        The option that names the target, for messages.
-    target
-        What is to be written.
-    inputs
-        What is read: files, folders, or None.
-
-    Raises
-    ------
-    InputError
-        If the target is one of them, or an existing file in a folder of them.
-    """
-    for given in inputs:
-        if given is None:
-            continue
-        source = Path(str(given))
-        try:
-            if target.samefile(source):
-                raise InputError(f"{option}: {target} is the input itself")
-            if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
-                raise InputError(f"{option}: {target} is a file of the input {source}")
-        except (OSError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            # One is not there, or is no path at all.
-
-
-def refuse_twice(**targets: object) -> None:
-    """Check that no two options name one file to be written, by option; the last would win.
-
-    Raises
-    ------
-    InputError
-        If two targets are the same file.
-
-    Examples
-    --------
-    >>> refuse_twice(out=Path("plan.json"), picture=None)
-    >>> refuse_twice(out=Path("a.svg"), picture=Path("./a.svg"))
-    Traceback (most recent call last):
-    commsched.models.errors.InputError: --out and --picture: both are to be written to a.svg
-    """
-    seen: dict[str, str] = {}
-    for name, target in targets.items():
-        if isinstance(target, Path):
-            first = seen.setdefault(os.path.realpath(target), name)
-            if first != name:
-                raise InputError(f"--{first} and --{name}: both are to be written to {target}")
+def _inputs(values: Mapping[str, object]) -> Iterator[object]:
+    """Yield every file that a command's arguments and options name to be read."""
+    for name in _INPUTS:
+        value = values.get(name)
+        yield from value if isinstance(value, list | tuple) else [value]
+    for text in cast(Sequence[str], values.get("other") or ()):
+        yield path_of(text)
 
 
 def network_of(

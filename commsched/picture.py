@@ -8,7 +8,6 @@ is placed: a label is drawn where it fits, or not at all.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -20,6 +19,7 @@ from commsched.models.errors import InputError
 from commsched.models.launch import Launch
 from commsched.models.timeline import Timeline
 from commsched.models.units import format_bytes, format_ns
+from commsched.problems.files import write_bytes
 from commsched.sheet import (
     BAND,
     BODY,
@@ -52,6 +52,7 @@ from commsched.sheet import (
     text_width,
     wrap,
 )
+from commsched.targets import check_folder, check_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,11 +109,9 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "")
     Raises
     ------
     InputError
-        If the file's suffix is neither, its folder does not exist, or there is no panel.
+        If the file's suffix is neither, it cannot be written, or there is no panel.
     MissingExtraError
         If matplotlib is not installed.
-    OSError
-        If the file cannot be written.
     """
     if not panels:
         raise InputError("the picture has no panel: there is nothing to draw")
@@ -120,27 +119,17 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str, subtitle: str = "")
 
 
 def save(path: Path, title: str, make: Callable[[], Figure]) -> None:
-    """Write a picture to a temporary file beside ``path``, which then takes its name.
+    """Make a picture and write it, at once or not at all.
 
     Raises
     ------
-    InputError, MissingExtraError, OSError
+    InputError, MissingExtraError
         As :func:`draw`.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".png", ".svg"):
-        found = f"not in {path.suffix!r}" if suffix else "this one has no suffix"
-        raise InputError(f"{path}: a picture's name must end in .png or .svg, {found}")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
-    picture = render(suffix, title, make)
-    unfinished = path.with_name(f".{os.getpid()}-unfinished{suffix}")
-    try:
-        unfinished.write_bytes(picture)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    suffix = check_picture(path)
+    check_folder(path)
+    write_bytes(path, render(suffix, title, make))
 
 
 def _colour(part: Part) -> str:

@@ -13,10 +13,7 @@ from commsched.optimizer import (
     METHODS,
     TIME_LIMIT_S,
     WORKERS,
-    Result,
-    Status,
     compare,
-    conflict,
     limit_prices,
     optimize,
     verdict,
@@ -43,10 +40,11 @@ from commsched.output import (
     print_verdict,
 )
 from commsched.overheads_output import planned_document, print_planned, under_overheads
+from commsched.planless import leave_without_plan
 from commsched.problems import Loaded
 from commsched.problems.files import write_bytes
 from commsched.problems.overheads_file import read_overheads
-from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_json
+from commsched.process import print_json
 from commsched.slowed_output import for_slowdown, print_slowed, slowed_document
 from commsched.slowing import KnownSlowdown
 from commsched.terminal import print_rows
@@ -113,12 +111,7 @@ def plan_command(
             repeatable=repeatable,
         )
     if result.plan is None:
-        with watch.doing("finding the limits that exclude each other"):
-            text, labels = _no_plan(result, time_limit, workers)
-        if as_json:
-            print_json({**plan_document(result), "conflict": labels})
-        typer.echo(f"commsched: {text}", err=True)
-        raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)
+        leave_without_plan(result, watch, time_limit, workers, as_json=as_json)
     found, chosen = None, result
     if terms is not None:
         with watch.doing("planning with overheads"):
@@ -180,18 +173,3 @@ def plan_command(
         return
     print_buckets(console, result.timeline)
     print_settings(console, problem, result, comparison)
-
-
-def _no_plan(result: Result, time_limit: float, workers: int) -> tuple[str, list[str] | None]:
-    """Return why there is no plan, and which limits exclude each other, if that is known."""
-    text = f"{result.status}: {result.reason}"
-    excluded = None
-    if result.status == Status.INFEASIBLE:
-        excluded = conflict(
-            result.problem, scope=result.scope, time_limit_s=time_limit, workers=workers
-        )
-    if excluded is None:
-        return text, None
-    labels = [limit.label for limit in excluded]
-    what = "no plan keeps" if len(labels) == 1 else "no plan keeps together"
-    return f"{result.status}: {what}: {'; '.join(labels)}", labels

@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 
 import typer
 
+from commsched.cli import EXIT_INTERRUPTED
 from commsched.documents import json_bytes
 from commsched.models.errors import CommschedError, CommschedWarning, InputError, SolverError
 from commsched.optimizer import Comparison
 
 EXIT_INPUT, EXIT_INFEASIBLE, EXIT_LIMIT, EXIT_BUG = 2, 3, 4, 70
-EXIT_INTERRUPTED = 130
 OUTPUTS = ("-o", "--out", "--picture")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commsched.cases import RobustCostsOption, RobustOption, other_cases, path_of
+from commsched.cases import RobustCostsOption, RobustOption, other_cases
 from commsched.export import EXPORTERS
 from commsched.models.errors import InputError
 from commsched.optimizer import METHODS, TIME_LIMIT_S, WORKERS, Status, optimize
@@ -15,13 +15,14 @@ from commsched.options import (
     FileArgument,
     JsonOption,
     LimitOption,
+    OverheadsOption,
     ScopeOption,
     reads_problem,
-    refuse_overwriting,
 )
 from commsched.output import make_console
 from commsched.problems import Loaded, Network, ReadOptions
 from commsched.problems.files import write_bytes
+from commsched.problems.overheads_file import read_overheads
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_json
 from commsched.slowing import (
     LaunchSlowdownOption,
@@ -54,6 +55,7 @@ def report_command(
     slowdown: SlowdownOption = None,
     launch_slowdown: LaunchSlowdownOption = 1,
     slowdown_alone: SlowdownAloneOption = None,
+    overheads: OverheadsOption = None,
     other: RobustOption = None,
     other_costs: RobustCostsOption = None,
     scope: ScopeOption = "in-order",
@@ -66,15 +68,11 @@ def report_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write a page with the verdict, timelines, rules, what-ifs and what was read."""
-    from commsched.report import gather, page_bytes, summary_document, summary_lines
+    from commsched.report import KnownOverheads, gather, page_bytes, summary_document, summary_lines
 
     if framework is not None and framework not in EXPORTERS:
         names = ", ".join(EXPORTERS)
         raise InputError(f"--framework: {framework!r:.60} is not one of {names}")
-    if not out.parent.is_dir():  # before the search, not after it
-        raise InputError(f"--out: {out}: the folder {out.parent} does not exist")
-    inputs = (slowdown_alone, *(path_of(text) for text in other or ()), *(other_costs or ()))
-    refuse_overwriting("--out", out, *inputs)
     known = known_slowdown(file, slowdown, launch_slowdown, slowdown_alone)
     cases = other_cases(
         file,
@@ -85,6 +83,9 @@ def report_command(
         reading=reading,
         watch=watch,
     )
+    added = None
+    if overheads is not None:
+        added = KnownOverheads(read_overheads(overheads), str(overheads))
     problem = loaded.problem
     with watch.search("searching", time_limit) as tell:
         result = optimize(
@@ -103,6 +104,7 @@ def report_command(
             result,
             framework=framework,
             slowdown=known,
+            overheads=added,
             others=cases,
             network=network,
             time_limit_s=time_limit,

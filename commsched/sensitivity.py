@@ -16,6 +16,7 @@ from commsched.optimizer.slowed import optimize_slowed
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
 from commsched.options import FileArgument, JsonOption, LimitOption, reads_problem
 from commsched.output import make_console, print_problem
+from commsched.planless import leave_without_plan
 from commsched.problems import Loaded, Network, ReadOptions
 from commsched.process import print_json
 from commsched.sensitivity_output import (
@@ -81,12 +82,12 @@ def sensitivity_command(
     share, most_exposed = exact(within, "--within") / 100, exact(hide, "--hide") / 100
     with watch.search("searching", time_limit) as tell:
         result = optimize(problem, time_limit_s=time_limit, progress=tell)
+    if result.plan is None:
+        leave_without_plan(result, watch, time_limit, as_json=as_json)
     knobs, hiding, why_not = [], None, ""
     slowed = safe = None
     with watch.steps("looking at other numbers") as tell_steps:
         try:
-            if result.plan is None:
-                raise NotApplicableError(f"no plan is known: {result.status}")
             for number, knob in enumerate(KNOBS):
                 tell_steps(number, PARTS, knob)
                 knobs.append(

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from commsched.models.coverage import Members
-from commsched.models.errors import DeadlockError
+from commsched.models.errors import DeadlockError, NotApplicableError
 from commsched.models.launch import Launch, launch_of
 from commsched.models.plan import Plan
 from commsched.models.problem import Problem
@@ -22,6 +22,25 @@ from commsched.models.step import Collective
 
 Node = int | str
 """A bucket's number, or the name of a compute task or of a collective (done at once)."""
+
+
+def refuse_pools(problem: Problem, what: str) -> None:
+    """Check that no launch of a step waits for memory.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    what
+        What is defined only there, such as ``a slowdown is``.
+
+    Raises
+    ------
+    NotApplicableError
+        If a pool is limited.
+    """
+    if problem.limited_pools:
+        raise NotApplicableError(f"{what} not defined where a pool of memory is limited")
 
 
 class _Demand(NamedTuple):

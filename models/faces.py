@@ -21,12 +21,14 @@ from commsched.models.step import Gradient
 from commsched.models.timeline import evaluate
 from commsched.models.units import (
     GIB,
+    MAX_BYTES,
     MAX_NS,
     MIB,
     NS_PER_MS,
     check_bytes,
     exact,
     exact_at_least_zero,
+    shown,
 )
 
 DIGITS = 4
@@ -70,6 +72,8 @@ def communication_time_ms(
     each = exact(payload_mib, "payload_mib") * MIB / launches
     line = curve.pieces[0]
     total_ns = launches * (line.intercept + line.slope * each) / line.scale
+    if total_ns > MAX_NS:
+        raise InputError("the launches take longer than 13 days; check the units")
     return {
         "payload_mib": payload_mib,
         "launches": launches,
@@ -161,15 +165,17 @@ def ring_allreduce_payload_mib(payload_mib: float, ranks: int) -> float:
     Raises
     ------
     InputError
-        If the payload is negative or there are fewer than 2 ranks.
+        If the payload is negative or above 1 PiB, or there are fewer than 2 ranks.
 
     Examples
     --------
     >>> ring_allreduce_payload_mib(256, 4)
     384.0
     """
-    exact_at_least_zero(payload_mib, "payload_mib")
-    return float(exact(payload_mib, "payload_mib") * sent_bytes("allreduce", 1, ranks))
+    payload = exact_at_least_zero(payload_mib, "payload_mib")
+    if payload > MAX_BYTES // MIB:
+        raise InputError(f"payload_mib: {shown(payload_mib)} must be at most {MAX_BYTES // MIB}")
+    return float(payload * sent_bytes("allreduce", 1, ranks))
 
 
 def alltoall_route_ledger(tokens: Sequence[Sequence[int]], bytes_per_token: int) -> dict[str, Any]:
@@ -209,16 +215,18 @@ def communication_exposure(
     Raises
     ------
     InputError
-        If an interval ends before it starts.
+        If an interval is not a start and an end, or ends before it starts.
 
     Examples
     --------
     >>> communication_exposure([0, 12], [[1, 4], [3, 8]])["exposed_ms"]
     5
     """
-    for start, end in [communication, *compute]:
-        exact(start, "start")
-        exact(end, "end")
+    for interval in [communication, *compute]:
+        if len(interval) != 2:
+            raise InputError(f"{interval!r:.100} must be a start and an end")
+        exact(interval[0], "start")
+        exact(interval[1], "end")
     start, end = communication
     if end < start:
         raise InputError(f"communication: [{start}, {end}] ends before it starts")

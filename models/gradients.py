@@ -14,7 +14,7 @@ from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import InputError
 from commsched.models.limits import Limit
-from commsched.models.problem import Problem, check_total
+from commsched.models.problem import Problem, check_total, checked_title
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.units import check_ns
 
@@ -54,7 +54,7 @@ class GradientProblem(Problem):
         backward_end_ns: int | None = None,
         limits: Iterable[Limit] = (),
     ) -> None:
-        self.name = name
+        self.name = checked_title(name)
         self.gradients: tuple[Gradient, ...] = tuple(gradients)
         if not self.gradients:
             raise InputError("the problem has no gradient: there is nothing to plan")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from commsched.models.errors import InputError
 from commsched.models.plan import names_of
-from commsched.models.units import check_bytes, format_bytes
+from commsched.models.units import MAX_COUNT, check_bytes, format_bytes, shown
 
 if TYPE_CHECKING:
     from commsched.models.timeline import Timeline
@@ -297,8 +297,11 @@ def peak_of(held: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _check_count(count: object, label: str) -> None:
-    if type(count) is not int or count < 1:
+    if type(count) is not int:
         raise InputError(f"limit {label}: {count!r:.100} must be a whole number from 1")
+    if not 1 <= count <= MAX_COUNT:
+        text = f"must be a whole number from 1 to {MAX_COUNT}"
+        raise InputError(f"limit {label}: {shown(count)} {text}")
 
 
 def _checked_names(names: object, what: str, least: int = 2) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
 
+from commsched.models.admission import refuse_pools
 from commsched.models.coverage import fit
 from commsched.models.errors import InputError, NotApplicableError
 from commsched.models.exposure import merge_intervals
@@ -244,8 +245,7 @@ def play_overheads(problem: Problem, plan: Plan, overheads: Overheads) -> Overhe
     PlanError, DeadlockError, NotApplicableError
         As for :func:`evaluate_overheads`.
     """
-    if problem.limited_pools:
-        raise NotApplicableError("overheads are not defined where a pool of memory is limited")
+    refuse_pools(problem, "overheads are")
     if plan.splits:
         raise NotApplicableError("overheads are not defined for collectives in chunks")
     nominal = play(problem, plan)  # refuses what does not fit, and what waits for ever

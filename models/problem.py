@@ -80,7 +80,7 @@ class Problem:
         name: str = "",
         limits: Iterable[Limit] = (),
     ) -> None:
-        self.name = name
+        self.name = checked_title(name)
         self.tasks: tuple[Task, ...] = tuple(tasks)
         self.gradients: tuple[Gradient, ...] | None = None
         duplicates = [n for n, c in Counter(task.name for task in self.tasks).items() if c > 1]
@@ -314,6 +314,19 @@ class Problem:
         return self.costs[key.group, key.kind]
 
 
+def checked_title(name: object) -> str:
+    """Return a problem's title, which may be empty.
+
+    Raises
+    ------
+    InputError
+        If it is no text.
+    """
+    if not isinstance(name, str):
+        raise InputError(f"name: {name!r:.100} must be a text")
+    return name
+
+
 def check_cost(costs: Costs, group: str, kind: Kind, what: str) -> None:
     """Check that a (group, kind) has a cost.
 
@@ -333,8 +346,11 @@ def check_total(cost: CostCurve, sizes: Sequence[int], what: str) -> None:
     Raises
     ------
     InputError
-        If sending everything takes longer than 13 days, whether at once or one by one.
+        If the cost is no curve, or sending everything takes longer than 13 days, whether at once
+        or one by one.
     """
+    if not isinstance(cost, CostCurve):
+        raise InputError(f"{what}: the cost {cost!r:.100} must be a cost curve")
     # The product is quick and nearly always enough.
     one_by_one = len(sizes) * cost.ns(max(sizes))
     if one_by_one > MAX_NS:
@@ -346,8 +362,12 @@ def check_total(cost: CostCurve, sizes: Sequence[int], what: str) -> None:
 def _channel_of_group(groups: set[str], channels: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
     channel_of: dict[str, str] = {}
     for channel, members in channels.items():
+        if not isinstance(channel, str) or not channel:
+            raise InputError(f"channel: the name {channel!r:.100} must be a non-empty text")
         if isinstance(members, str):
             raise InputError(f"channel {channel!r}: {members!r} must be a list of groups")
+        if not members:
+            raise InputError(f"channel {channel!r}: no group is listed")
         for group in members:
             if group not in groups:
                 raise InputError(f"channel {channel!r}: group {group!r} has no collective")

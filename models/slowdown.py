@@ -18,8 +18,9 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from commsched.models.admission import refuse_pools
 from commsched.models.coverage import Members, fit
-from commsched.models.errors import InputError, NotApplicableError
+from commsched.models.errors import InputError
 from commsched.models.exposure import merge_intervals
 from commsched.models.launch import Launch, Span, launch_of
 from commsched.models.plan import Plan
@@ -182,8 +183,7 @@ def play_slowed(problem: Problem, plan: Plan, slowdown: Slowdown) -> SlowedTimel
     PlanError, DeadlockError, NotApplicableError
         As for :func:`evaluate_slowed`.
     """
-    if problem.limited_pools:
-        raise NotApplicableError("a slowdown is not defined where a pool of memory is limited")
+    refuse_pools(problem, "a slowdown is")
     nominal = play(problem, plan)  # refuses what does not fit, and what waits for ever
     run = reordered(problem, plan.orders) if plan.orders else problem
     simulation = _Simulation(run, plan, fit(run, plan), slowdown)

@@ -87,7 +87,7 @@ class Compute:
     Raises
     ------
     InputError
-        If the name is empty or the duration is out of range.
+        If the name is empty, the duration out of range or ``movable`` no bool.
     """
 
     name: str
@@ -102,6 +102,7 @@ class Compute:
         duration_ns = check_ns(self.duration_ns, f"task {self.name!r}: duration_ns")
         object.__setattr__(self, "duration_ns", duration_ns)
         object.__setattr__(self, "after", _checked_after(self.after, self.name))
+        _check_flag(self.movable, f"task {self.name!r}: movable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Collective:
     Raises
     ------
     InputError
-        If the name is empty, the kind unknown or the size out of range.
+        If the name is empty, the kind unknown, the size out of range, the device no text or
+        ``sparse`` no bool.
     """
 
     name: str
@@ -149,6 +151,9 @@ class Collective:
         _check_name(self.group, f"task {self.name!r}: group")
         _check_name(self.dtype, f"task {self.name!r}: dtype")
         object.__setattr__(self, "after", _checked_after(self.after, self.name))
+        _check_place(self.device, self.sparse, f"task {self.name!r}")
+        if self.hold is not None and not isinstance(self.hold, Hold):
+            raise InputError(f"task {self.name!r}: hold {self.hold!r:.100} must be a Hold")
 
     @property
     def key(self) -> FusionKey:
@@ -182,7 +187,8 @@ class Gradient:
     Raises
     ------
     InputError
-        If the name is empty, or the size or the time is out of range.
+        If the name is empty, the size or the time out of range, the device no text or ``sparse`` no
+        bool.
 
     Examples
     --------
@@ -208,6 +214,8 @@ class Gradient:
             and self.name
             and type(self.dtype) is str
             and self.dtype
+            and type(self.device) is str
+            and type(self.sparse) is bool
         ):
             return
         _check_name(self.name, "gradient")
@@ -216,11 +224,23 @@ class Gradient:
         object.__setattr__(
             self, "ready_ns", check_ns(self.ready_ns, f"gradient {self.name!r}: ready_ns")
         )
+        _check_place(self.device, self.sparse, f"gradient {self.name!r}")
 
 
 def _check_name(name: object, what: str) -> None:
     if not isinstance(name, str) or not name:
         raise InputError(f"{what}: the name {name!r:.100} must be a non-empty text")
+
+
+def _check_place(device: object, sparse: object, what: str) -> None:
+    if not isinstance(device, str):
+        raise InputError(f"{what}: device {device!r:.100} must be a text")
+    _check_flag(sparse, f"{what}: sparse")
+
+
+def _check_flag(value: object, what: str) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{what}: {value!r:.100} must be True or False")
 
 
 def _checked_after(after: object, name: str) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ MAX_BYTES = 2**50
 MAX_NS = 2**50
 """The longest time that input may name, in nanoseconds (about 13 days)."""
 
+MAX_COUNT = 2**50
+"""The largest number of things that input may name."""
+
 MAX_DIGITS = 400
 """Numbers that would need more digits than that are refused before they are expanded."""
 
@@ -63,6 +66,8 @@ def exact(value: object, what: str) -> Fraction:
         if abs(value.adjusted()) > MAX_DIGITS:
             raise InputError(f"{what}: {value} has more than {MAX_DIGITS} digits")
         return Fraction(value)
+    if isinstance(value, numbers.Real):  # a number of numpy's, of another length than float
+        return exact(Decimal(str(value)), what)
     raise InputError(f"{what}: {value!r:.100} is not a number")
 
 

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from commsched.models import Bucket, Plan, Problem
+from commsched.models.admission import refuse_pools
 from commsched.models.coverage import is_in_order
 from commsched.models.errors import (
     DeadlockError,
@@ -128,8 +129,7 @@ def optimize_slowed(
     limit_s = exact(time_limit_s, "time_limit_s")
     if limit_s <= 0:
         raise InputError(f"time_limit_s: {time_limit_s} must be above 0")
-    if problem.limited_pools:
-        raise NotApplicableError("a slowdown is not defined where a pool of memory is limited")
+    refuse_pools(problem, "a slowdown is")
     if nominal is None:
         nominal = optimize(problem, time_limit_s=time_limit_s)
     elif nominal.scope != "in-order":

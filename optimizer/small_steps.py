@@ -50,9 +50,7 @@ def least_makespan(
 
 
 class _Enumeration:
-    def __init__(
-        self, problem: Problem, head: Mapping[str, int], tail: Mapping[str, int]
-    ) -> None:
+    def __init__(self, problem: Problem, head: Mapping[str, int], tail: Mapping[str, int]) -> None:
         self.problem = problem
         self.head = [head.get(task.name, 0) for task in problem.tasks]
         self.tail = [tail.get(task.name, 0) for task in problem.tasks]

@@ -14,15 +14,15 @@ from commsched.models import AlphaBeta, BusBandwidth, CostCurve, Kind, Piecewise
 from commsched.models.collectives import KINDS, MAX_RANKS, check_kind, check_ranks
 from commsched.models.errors import InputError
 from commsched.models.units import exact, exact_at_least_zero
-from commsched.problems.files import decode, read_bytes, write_bytes
+from commsched.problems.files import write_bytes
 from commsched.problems.network import Network, NetworkCurve
+from commsched.problems.own_file import read_own
 from commsched.problems.schema import (
     COSTS_FORMAT,
     VERSION,
     CostRow,
     CostsFile,
     CurveRow,
-    Head,
 )
 
 ANY_KIND = "any"
@@ -108,9 +108,13 @@ def plain(value: object, what: str) -> int | float:
     number = exact(value, what)
     if number.denominator == 1:
         return int(number)
-    if exact(float(number), what) != number:
+    try:
+        nearest = float(number)
+    except OverflowError:
+        raise InputError(f"{what}: a number is too large to be written") from None
+    if exact(nearest, what) != number:
         raise InputError(f"{what}: {value} has no exact decimal form; give a rounded one")
-    return float(number)
+    return nearest
 
 
 def read_network(path: str | Path) -> Network:
@@ -121,9 +125,7 @@ def read_network(path: str | Path) -> Network:
     InputError
         If the file is not a valid cost file.
     """
-    data = read_bytes(path)
-    check_head(decode(data, Head, path), COSTS_FORMAT, path)
-    file = decode(data, CostsFile, path)
+    file = read_own(path, COSTS_FORMAT, CostsFile)
     curves = []
     for kind in KINDS:
         row = getattr(file, kind)
@@ -227,23 +229,3 @@ def check_date(text: str) -> str:
     except ValueError:
         pass
     raise InputError(f"date: {text!r:.40} is no day like 2025-01-31")
-
-
-def check_head(head: Head, expected: str, path: str | Path) -> None:
-    """Check a file's format and version.
-
-    Raises
-    ------
-    InputError
-        If either is missing or another one.
-    """
-    if head.format != expected:
-        raise InputError(f"{path}: format is {_shown(head.format)}, expected {expected!r}")
-    if type(head.version) is not int or head.version != VERSION:
-        raise InputError(
-            f"{path}: version is {_shown(head.version)}, this program reads version {VERSION}"
-        )
-
-
-def _shown(value: object) -> str:
-    return "missing" if value is None else repr(value)[:60]

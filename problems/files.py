@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -118,9 +119,22 @@ def decode(data: bytes | msgspec.Raw, type_: type[T], path: str | Path, place: s
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {_readable(str(error), place)}") from None
     except msgspec.DecodeError as error:
-        raise InputError(f"{path}: is not valid JSON: {error}") from None
+        raise InputError(f"{path}: is not valid JSON: {error}{_no_number(error, data)}") from None
     except RecursionError:
         raise InputError(f"{path}: is nested too deeply") from None
+
+
+def _no_number(error: msgspec.DecodeError, data: bytes | msgspec.Raw) -> str:
+    """Return what is to be said where other programs write a number that JSON does not have."""
+    place = _AT_BYTE.search(str(error))
+    if place is None:
+        return ""
+    found = _NO_NUMBER.match(bytes(data), int(place[1]))
+    return f": {found[0].decode()} is no number" if found else ""
+
+
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_NO_NUMBER = re.compile(rb"NaN|Infinity")
 
 
 def _readable(message: str, place: str) -> str:

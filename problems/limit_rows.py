@@ -20,7 +20,7 @@ from commsched.models.limits import (
     PoolBytes,
     Together,
 )
-from commsched.models.units import GIB, MIB
+from commsched.models.units import GIB, MAX_DIGITS, MIB
 from commsched.problems.schema import LimitRow
 
 _BY_BYTES: Mapping[str, Callable[[int], Limit]] = {
@@ -36,7 +36,7 @@ _BY_NAMES: Mapping[str, Callable[[tuple[str, ...]], Limit]] = {"together": Toget
 LIMITS = (*_BY_BYTES, *_BY_COUNT, *_BY_NAMES, "pool-bytes", "alike")
 """The names of the kinds of limits."""
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 10**6, "GB": 10**9, "KIB": 1024, "MIB": MIB, "GIB": GIB}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z]{0,3})")
+_SIZE = re.compile(r"([0-9]{1,400}(?:\.[0-9]{1,9})?)\s*([A-Za-z]{0,3})")
 
 
 def limit_of_row(row: LimitRow) -> Limit:
@@ -125,9 +125,10 @@ def _limit_of_text(text: str) -> Limit:
     if kind in _BY_NAMES:
         return _BY_NAMES[kind](tuple(part.strip() for part in value.split(",")))
     if kind in _BY_COUNT:
-        if not value.strip().isdecimal():
-            raise InputError(f"{what}: {value.strip()!r:.60} must be a whole number")
-        return _BY_COUNT[kind](int(value))
+        digits = value.strip()
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS):
+            raise InputError(f"{what}: {digits!r:.60} must be a whole number")
+        return _BY_COUNT[kind](int(digits))
     size = _bytes_of_text(value.strip(), what)
     return PoolBytes(pool, size) if kind == "pool-bytes" else _BY_BYTES[kind](size)
 

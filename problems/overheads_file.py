@@ -10,9 +10,10 @@ from msgspec import UNSET, UnsetType
 
 from commsched.models.errors import InputError
 from commsched.models.overheads import RATES, TIMES, Overheads
-from commsched.problems.cost_rows import check_head, plain
-from commsched.problems.files import decode, read_bytes, write_bytes
-from commsched.problems.schema import VERSION, Head
+from commsched.problems.cost_rows import plain
+from commsched.problems.files import write_bytes
+from commsched.problems.own_file import read_own
+from commsched.problems.schema import VERSION
 
 OVERHEADS_FORMAT = "commsched/overheads"
 MAX_OVERHEADS_BYTES = 1024 * 1024
@@ -52,9 +53,7 @@ def read_overheads(path: str | Path) -> Overheads:
 
         {"format": "commsched/overheads", "version": 1, "issue_us": 12.5, "fill_gb_s": 6.9}
     """
-    data = read_bytes(path, MAX_OVERHEADS_BYTES)
-    check_head(decode(data, Head, path), OVERHEADS_FORMAT, path)
-    file = decode(data, OverheadsFile, path)
+    file = read_own(path, OVERHEADS_FORMAT, OverheadsFile, MAX_OVERHEADS_BYTES)
     given: dict[str, Any] = {
         name: getattr(file, name) for name in TERMS if getattr(file, name) is not UNSET
     }

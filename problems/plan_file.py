@@ -9,9 +9,8 @@ from msgspec import UNSET
 from commsched.models import Bucket, Chunk, Plan
 from commsched.models.errors import InputError
 from commsched.models.units import ns_from_us
-from commsched.problems.cost_rows import check_head
-from commsched.problems.files import decode, read_bytes
-from commsched.problems.schema import PLAN_FORMAT, Head, PlanFile
+from commsched.problems.own_file import read_own
+from commsched.problems.schema import PLAN_FORMAT, PlanFile
 
 
 def read_plan(path: str | Path) -> PlanFile:
@@ -22,9 +21,7 @@ def read_plan(path: str | Path) -> PlanFile:
     InputError
         If the file is not a valid plan file.
     """
-    data = read_bytes(path)
-    check_head(decode(data, Head, path), PLAN_FORMAT, path)
-    file = decode(data, PlanFile, path)
+    file = read_own(path, PLAN_FORMAT, PlanFile)
     if not file.buckets:
         raise InputError(f"{path}: the plan has no buckets")
     for number, row in enumerate(file.buckets):

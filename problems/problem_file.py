@@ -26,10 +26,11 @@ from commsched.models.collectives import check_kind, check_ranks
 from commsched.models.errors import CycleError, InputError
 from commsched.models.problem import Costs
 from commsched.models.units import NS_PER_US, ns_from_us
-from commsched.problems.cost_rows import check_head, curve_from_row, row_from_curve
+from commsched.problems.cost_rows import curve_from_row, row_from_curve
 from commsched.problems.files import decode, read_bytes, write_bytes
 from commsched.problems.limit_rows import limit_of_row, row_of_limit
 from commsched.problems.network import Need, Network
+from commsched.problems.own_file import decode_own, own_head
 from commsched.problems.recorded import RecordedGraph, RecordedStep
 from commsched.problems.schema import (
     PROBLEM_FORMAT,
@@ -40,7 +41,6 @@ from commsched.problems.schema import (
     GradientFile,
     GradientRow,
     GraphFile,
-    Head,
     HoldRow,
 )
 
@@ -85,14 +85,13 @@ def problem_and_notes(
 
     The parameters and errors are those of :func:`problem_from_bytes`.
     """
-    head = decode(data, Head, path)
-    check_head(head, PROBLEM_FORMAT, path)
+    head = own_head(data, PROBLEM_FORMAT, path)
     if (head.gradients is UNSET) == (head.tasks is UNSET):
         raise InputError(f"{path}: a problem has either 'gradients' or 'tasks'")
     try:
         if head.tasks is UNSET:
-            return _from_gradients(decode(data, GradientFile, path), path, network)
-        return _from_tasks(decode(data, GraphFile, path), path, network)
+            return _from_gradients(decode_own(data, GradientFile, path), path, network)
+        return _from_tasks(decode_own(data, GraphFile, path), path, network)
     except CycleError as error:
         raise CycleError(f"{path}: {error}", error.path) from None
     except InputError as error:
@@ -179,6 +178,10 @@ def _from_tasks(
                 )
             )
     ranks = {} if file.ranks is UNSET else file.ranks
+    groups = {task.group for task in tasks if isinstance(task, Collective)}
+    for group in ranks:
+        if group not in groups:
+            raise InputError(f"ranks: group {group!r} has no collective")
     needs: dict[Need, int | None] = {
         (task.group, task.kind): check_ranks(ranks[task.group]) if task.group in ranks else None
         for task in tasks
@@ -220,7 +223,7 @@ def problem_to_bytes(problem: Problem | RecordedStep | RecordedGraph) -> bytes:
     Raises
     ------
     InputError
-        If a cost cannot be written.
+        If a cost or a name cannot be written.
     """
     file: GradientFile | GraphFile
     if isinstance(problem, RecordedStep):
@@ -230,7 +233,8 @@ def problem_to_bytes(problem: Problem | RecordedStep | RecordedGraph) -> bytes:
     elif isinstance(problem, RecordedGraph):
         channels = {channel: list(groups) for channel, groups in problem.channels.items()}
         file = _graph_file(problem.name, problem.tasks, channels)
-        file.ranks = dict(problem.ranks) or UNSET
+        groups = {group for group, _ in problem.needs}  # a recording may know of others, too
+        file.ranks = {g: n for g, n in problem.ranks.items() if g in groups} or UNSET
     elif isinstance(problem, GradientProblem):
         (curve,) = problem.costs.values()
         gradients = problem.gradients or ()
@@ -248,7 +252,10 @@ def problem_to_bytes(problem: Problem | RecordedStep | RecordedGraph) -> bytes:
         file.limits = [row_of_limit(limit) for limit in problem.limits]
     if isinstance(file.name, str):  # may come from the name of a file, which need not be UTF-8
         file.name = file.name.encode("utf-8", "backslashreplace").decode()
-    return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
+    try:
+        return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
+    except UnicodeEncodeError as error:
+        raise InputError(f"the name {error.object!r:.100} cannot be written as UTF-8") from None
 
 
 def write_problem(problem: Problem | RecordedStep | RecordedGraph, path: str | Path) -> None:

@@ -88,6 +88,9 @@ def test_top(tmp_path):
             assert "1.3000 ms" in lengths[-1]
     assert len(rows_of(path, "--top", 1)[0]["collectives"]) == 14
     refusal("analyse", path, "--top", "-1")
+    for top in (0, 3, 10, 99):
+        line = refusal("analyse", path, "--all", "--top", top)
+        assert line == "commsched: --top and --all exclude each other\n"
 
 
 def test_folder_of_ranks(tmp_path):

@@ -285,6 +285,19 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(tmp_path):
         assert not set(out) & {"\x1b", "\x07", "\x08"}
 
 
+def test_escape_sequences_in_file_names_do_not_reach_the_terminal(tmp_path):
+    """A recording's title is the name of its file."""
+    bundled = Path(commsched.__file__).parent / "problems/data/transformer_ddp_gloo_rank0.json.gz"
+    trace = tmp_path / "a\nb\x1b[31m\x07.json.gz"
+    trace.write_bytes(bundled.read_bytes())
+    network = ("--alpha-us", "8", "--bandwidth-gb-s", "20")
+    commands = [("plan", trace, *network), ("compare", trace, *network)]
+    for command in [*commands, ("import", trace, "-o", tmp_path / "out\x1b[2J.json")]:
+        code, out, err = run(*command)
+        assert code == 0
+        assert not set(out + err) & {"\x1b", "\x07"}
+
+
 def test_json_is_all_that_json_prints(paths):
     """In a process of its own: one JSON object on standard output, nothing on standard error."""
     done = start("plan", paths["step"], "--json")

@@ -9,6 +9,7 @@ from cli_runner import refusal, run, run_json
 
 import commsched
 from commsched.models import InputError, MostBucketBytes, PoolBytes, Together
+from commsched.models.limits import LaunchesInFlight, MostLaunches
 from commsched.problems import limits_of_texts, problem_digest, write_problem
 
 STEP = {
@@ -33,6 +34,24 @@ def step(tmp_path):
     path = tmp_path / "step.json"
     path.write_text(json.dumps(STEP))
     return path
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "sensitivity"])
+def test_every_command_that_plans_says_that_there_is_no_plan(tmp_path, command):
+    """Exit code 3 and one line that names the limits; never an internal error."""
+    path = tmp_path / "problem.json"
+    rows = [{"name": name, "bytes": 9, "ready_us": 1} for name in "ab"]
+    form = {"format": "commsched/problem", "version": 1, "gradients": rows}
+    cost = {"alpha_us": 1, "bandwidth_gb_s": 1}
+    path.write_text(json.dumps({**form, "costs": {"allreduce": cost}}))
+    limits = ["--limit", "most-launches=1", "--limit", "apart=a,b"]
+    line = "commsched: infeasible: no plan keeps together: most-launches; apart a, b\n"
+    assert run(command, path, *limits) == (3, "", line)
+    code, out, err = run(command, path, *limits, "--json")
+    assert (code, err) == (3, line)
+    assert json.loads(out)["conflict"] == ["most-launches", "apart a, b"]
+    with pytest.raises(commsched.CommschedError, match="no plan to compare with: infeasible"):
+        commsched.compare(commsched.read(path).with_limits(limits_of_texts(limits[1::2])))
 
 
 def test_limits_on_the_command_line_and_in_the_file_are_the_same(step, tmp_path):
@@ -167,3 +186,80 @@ def test_rows_that_are_no_limit_are_refused(tmp_path, row, what):
     line = refusal("plan", path)
     assert str(path) in line
     assert what in line
+
+
+HUGE = [2**50, 2**50 + 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**21, 10**399, 10**5000]
+KINDS_OF_NUMBERS = [
+    "most-bucket-bytes",
+    "least-bucket-bytes",
+    "bytes-in-flight",
+    "pool-bytes:gathered",
+    "most-launches",
+    "launches-in-flight",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_NUMBERS)
+@pytest.mark.parametrize("where", ["option", "file"])
+def test_absurdly_large_limits_bind_nothing_or_are_refused(step, tmp_path, kind, where):
+    """Up to 2^50 CP-SAT plans as without the limit; beyond, one line names it and its number."""
+    free = run_json("plan", step, "--method", "cpsat")
+    for value in HUGE:
+        name, _, pool = kind.partition(":")
+        command = ["plan", step, "--method", "cpsat"]
+        if where == "option":
+            command += ["--limit", f"{kind}={'1' + '0' * 5000 if value == 10**5000 else value}"]
+        elif value == 10**5000:
+            continue  # no number that JSON's readers take
+        else:
+            number = "count" if name in ("most-launches", "launches-in-flight") else "bytes"
+            row = {"type": name, number: value, **({"pool": pool} if pool else {})}
+            path = tmp_path / "limited.json"
+            path.write_text(json.dumps({**STEP, "limits": [row]}))
+            command[1] = path
+        if value > 2**50:
+            line = refusal(*command)
+            assert name in line
+            assert len(line) < 700
+            assert str(2**50) in line or value == 10**5000 or value.bit_length() > 1000
+        elif name == "least-bucket-bytes":
+            code, out, err = run(*command)
+            assert (code, out) == (3, "")
+            assert "no plan keeps: least-bucket-bytes" in err
+        else:
+            found = run_json(*command)
+            assert found["status"] == "optimal"
+            assert found["makespan_us"] == free["makespan_us"]
+
+
+@pytest.mark.parametrize("kind", [MostLaunches, LaunchesInFlight])
+def test_counts_out_of_range_from_the_library(kind):
+    """Also a number too long to be printed."""
+    for count in (2**50 + 1, 10**5000, 0, -1, True, 1.0, "3", None):
+        with pytest.raises(InputError, match=r"^limit [a-z-]+: .{1,100} must be a whole number"):
+            kind(count)
+    assert kind(2**50).count == 2**50
+
+
+def test_the_largest_sizes_and_limits_together(tmp_path):
+    """Bytes times nanoseconds are beyond 2^63; what a solver counts in does not overflow."""
+    tasks = []
+    for k in range(6):
+        tasks += [
+            {"name": f"b{k}", "type": "compute", "duration_us": 100},
+            {"name": f"a{k}", "type": "collective", "kind": "allreduce", "bytes": 2**47,
+             "group": "dp", "after": [f"b{k}"], "hold": {"pool": "p"}},
+        ]  # fmt: skip
+    costs = {"dp": {"allreduce": {"alpha_us": 30, "bandwidth_gb_s": 10**6}}}
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({**STEP, "tasks": tasks, "costs": costs}))
+    command = ["plan", path, "--method", "cpsat"]
+    free = run_json(*command)
+    assert free["status"] == "optimal"
+    for kind in ("most-bucket-bytes", "bytes-in-flight", "pool-bytes:p"):
+        found = run_json(*command, "--limit", f"{kind}={2**50}")
+        assert (found["status"], found["makespan_us"]) == ("optimal", free["makespan_us"])
+    # Two are in flight at once, whatever the plan: the second is ready long before the first ends.
+    code, out, err = run(*command, "--limit", f"bytes-in-flight={2**48 - 1}")
+    assert (code, out) == (3, "")
+    assert "bytes-in-flight" in err

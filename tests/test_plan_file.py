@@ -350,6 +350,21 @@ def test_a_claim_of_another_type_is_refused_by_name(files, verdict, field, value
     assert f"plan.json: {field}" in verdict({**files["gradients"].document, field: value})
 
 
+def test_true_is_no_cap(tmp_path):
+    """Settings are data of any kind, and true is one in Python, but not in a file."""
+    problem, path = tmp_path / "problem.json", tmp_path / "plan.json"
+    row = {"name": "a", "bytes": 2**20, "ready_us": 1}
+    cost = {"alpha_us": 1, "bandwidth_gb_s": 1}
+    form = {"format": "commsched/problem", "version": 1, "gradients": [row]}
+    problem.write_text(json.dumps({**form, "costs": {"allreduce": cost}}))
+    run("plan", problem, "-o", path)
+    place = ("settings", "ddp", "bucket_cap_mb_list", 0)
+    path.write_text(json.dumps(tampered(json.loads(path.read_text()), place, lambda _: True)))
+    code, out, err = run("verify", path, problem)
+    assert (code, out) == (2, "")
+    assert "bucket_cap_mb_list" in err
+
+
 def test_another_problems_plan_is_refused(files, verdict):
     """The digest names the problem; a plan for a step that differs in a nanosecond is refused."""
     other = json.loads(json.dumps(GRADIENTS).replace("2500.5", "2500.501"))
@@ -632,3 +647,4 @@ def test_verify_needs_no_solver(files, tmp_path, monkeypatch):
     code, out, err = run("verify", path, files["step"].problem, *limit)
     assert (code, err) == (0, "")
     assert "not proved anew" in out
+    assert "but limit_prices: not computed anew" in out

@@ -246,6 +246,8 @@ def test_channels(channels, expected):
         ({"n1": ["x"], "n2": ["x"]}, "channel 'n2': group 'x' is on channel 'n1' too"),
         ({"nic": ["x", "x"]}, "group 'x'"),
         ({"x": ["y"]}, "channel 'x' does not list group 'x'"),
+        ({"nic": []}, "channel 'nic': no group is listed"),
+        ({"": ["x"]}, "channel: the name '' must be a non-empty text"),
     ],
 )
 def test_bad_channels_are_refused(channels, message):
@@ -459,3 +461,38 @@ def test_random_steps_cover_what_they_promise():
         "aux",
         "settled",
     }
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"cuda:0"])
+def test_a_device_that_is_no_text_is_refused(bad):
+    """None would be another device than the default, and both have one digest."""
+    with pytest.raises(InputError, match="gradient 'a': device"):
+        Gradient("a", 4, 0, device=bad)
+    with pytest.raises(InputError, match="task 'a': device"):
+        Collective("a", 4, device=bad)
+
+
+@pytest.mark.parametrize("bad", [None, 1, "no", np.bool_(True)])
+def test_a_flag_that_is_no_bool_is_refused(bad):
+    """The text "no" would count as yes."""
+    with pytest.raises(InputError, match="gradient 'a': sparse"):
+        Gradient("a", 4, 0, sparse=bad)
+    with pytest.raises(InputError, match="task 'a': sparse"):
+        Collective("a", 4, sparse=bad)
+    with pytest.raises(InputError, match="task 'a': movable"):
+        Compute("a", 4, movable=bad)
+
+
+def test_a_hold_that_is_none_is_refused():
+    """Memory is stated by a Hold."""
+    with pytest.raises(InputError, match="task 'a': hold 'pool' must be a Hold"):
+        Collective("a", 4, hold="pool")
+
+
+@pytest.mark.parametrize("bad", [3, (30, 12), None, AlphaBeta])
+def test_a_cost_that_is_no_curve_is_refused(bad):
+    """Two numbers, or a class instead of its object, are one clear line."""
+    with pytest.raises(InputError, match="must be a cost curve"):
+        GradientProblem([Gradient("a", 4, 0)], bad)
+    with pytest.raises(InputError, match="must be a cost curve"):
+        Problem([Collective("a", 4)], {("dp", "allreduce"): bad})

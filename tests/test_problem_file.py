@@ -709,3 +709,52 @@ def test_an_error_is_one_line_whatever_the_names(document):
         parse(document)
     assert str(caught.value).startswith("problem.json: ")
     assert str(caught.value).splitlines() == [str(caught.value)]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "na\udcffme"])
+def test_a_name_that_utf8_cannot_hold_is_an_input_error(text):
+    """Half a surrogate pair can come from a trace or from the name of a file."""
+    cost = AlphaBeta(1, 1)
+    problems = [
+        GradientProblem([Gradient(text, 4, 0)], cost),
+        GradientProblem([Gradient("a", 4, 0, dtype=text)], cost),
+        GradientProblem([Gradient("a", 4, 0, device=text)], cost),
+        Problem([Collective("a", 4, group=text)], {(text, "allreduce"): cost}),
+    ]
+    for problem in problems:
+        assert problem_digest(problem).startswith("sha256:")
+        with pytest.raises(InputError, match="cannot be written as UTF-8"):
+            problem_to_bytes(problem)
+
+
+@pytest.mark.parametrize("title", [3, None, b"step"])
+def test_a_title_that_is_no_text_is_refused(title):
+    """It would be written to a file that nobody can read."""
+    with pytest.raises(InputError, match=r"name: .* must be a text"):
+        GradientProblem([Gradient("a", 4, 0)], AlphaBeta(1, 1), name=title)
+    with pytest.raises(InputError, match=r"name: .* must be a text"):
+        Problem([Collective("a", 4)], {("dp", "allreduce"): AlphaBeta(1, 1)}, name=title)
+
+
+def test_a_cost_too_large_for_a_file_is_an_input_error():
+    """A fraction may be larger than any float."""
+    cost = AlphaBeta(0, Fraction(10**400 + 1, 3))
+    with pytest.raises(InputError, match="too large to be written"):
+        problem_to_bytes(GradientProblem([Gradient("a", 4, 0)], cost))
+
+
+@pytest.mark.parametrize("ranks", [{"tp": 4}, {"dp": 4, "": 2}, {"dpp": -4}])
+def test_ranks_of_a_group_without_collectives_are_refused(ranks):
+    """A group's name that is mistyped would leave the right one unknown."""
+    with pytest.raises(InputError, match=r"p\.json: ranks: group .* has no collective"):
+        problem_from_bytes(json.dumps({**GENERAL, "ranks": ranks}).encode(), "p.json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_named(number):
+    """Python writes these without a word; the place alone would say little."""
+    text = json.dumps(SIMPLE).replace("2500.5", number).encode()
+    place = text.index(number.removeprefix("-").encode())
+    with pytest.raises(InputError) as caught:
+        problem_from_bytes(text, "p.json")
+    assert f"(byte {place}): {number.removeprefix('-')} is no number" in str(caught.value)

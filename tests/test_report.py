@@ -726,7 +726,7 @@ def test_the_command_tells_how_far_it_is(step, tmp_path):
     lines = said.splitlines()
     assert all(line.startswith("commsched: ") for line in lines)
     parts = [line for line in lines if "making the page: " in line]
-    assert [part.split(": ")[2] for part in parts] == [f"{k} of 6" for k in range(6)]
+    assert [part.split(": ")[2] for part in parts] == [f"{k} of 7" for k in range(7)]
     assert parts[0].endswith("rules")
     assert command(step, "-o", out, "--quiet") == (0, printed, "")
     assert command(step, "-o", out) == (0, printed, "")
@@ -736,8 +736,8 @@ def test_parts_are_told_with_what_is_done_in_them():
     told = []
     contents_of(gradients(6), progress=lambda *words: told.append(words))
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert {total for _, total, _ in told} == {6}
-    assert {done for done, _, _ in told} == set(range(6))
+    assert {total for _, total, _ in told} == {7}
+    assert {done for done, _, _ in told} == set(range(7))
     texts = [now for _, _, now in told]
     assert "rules: Horovod, best setting" in texts
     assert "how wrong the numbers may be: bandwidth" in texts

@@ -153,7 +153,7 @@ def test_pages_load_without_errors(tmp_path, name):
     assert len(shown) == min(25, len(last["launches"]))
     hidden = {a["id"] for t, a in page.tags if t == "section" and "hidden" in a}
     assert hidden == (
-        {"settings", "rules", "what-if", "stability", "slowed", "safety"}
+        {"settings", "rules", "what-if", "stability", "slowed", "overheads", "safety"}
         if name == "infeasible"
         else set()
     )

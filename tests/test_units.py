@@ -41,6 +41,8 @@ from commsched.models.units import (
         (Decimal("1E+3"), Fraction(1000)),
         (Fraction(1, 3), Fraction(1, 3)),
         (np.float64(0.1), Fraction(1, 10)),
+        (np.float32(0.1), Fraction(1, 10)),
+        (np.longdouble(2), Fraction(2)),
         (np.int64(2**62), Fraction(2**62)),
         (np.uint8(255), Fraction(255)),
         (2**200, Fraction(2**200)),

@@ -6,7 +6,15 @@ The page is made in three stages: :mod:`~commsched.report.contents` decides and 
 """
 
 from commsched.report.contents import Contents, gather
+from commsched.report.overheads import KnownOverheads
 from commsched.report.page import page_bytes
 from commsched.report.summary import summary_document, summary_lines
 
-__all__ = ["Contents", "gather", "page_bytes", "summary_document", "summary_lines"]
+__all__ = [
+    "Contents",
+    "KnownOverheads",
+    "gather",
+    "page_bytes",
+    "summary_document",
+    "summary_lines",
+]

@@ -12,7 +12,7 @@ from commsched.report.contents import Contents
 from commsched.report.safety import Safety, SafetyRow
 from commsched.report.sections import pasted
 from commsched.report.slowed import Slowed, SlowedRow, factor_text
-from commsched.report.texts import escaped, items, tag
+from commsched.report.texts import escaped, items, table, table_row, tag
 
 
 def slowed_section(contents: Contents) -> str:
@@ -79,8 +79,8 @@ def _slowed_table(contents: Contents, rows: Sequence[SlowedRow]) -> str:
         cells.append(_exposed(row.kept))
         if planned and row.best is not None:
             cells += [_exposed(row.best.timeline), _change(row)]
-        body.append(_row(cells))
-    return _table(head, body, "Exposed time with and without a slowdown")
+        body.append(table_row(cells))
+    return table(head, body, "Exposed time with and without a slowdown")
 
 
 def _without(row: SlowedRow, width: int, planned: bool, has_today: bool) -> str:
@@ -90,7 +90,7 @@ def _without(row: SlowedRow, width: int, planned: bool, has_today: bool) -> str:
     cells.append(_exposed_nominal(row.kept))
     if planned:
         cells += ["the same", "is the best plan above"]
-    return _row(cells[:width])
+    return table_row(cells[:width])
 
 
 def _exposed(timeline: SlowedTimeline | None) -> str:
@@ -195,7 +195,7 @@ def _safety_table(found: Safety) -> str:
         for name in ("nominal_ns", "robust_ns")
     ]
     body = [_safety_row(row, worst, robust=found.found is not None) for row in found.rows]
-    return _table(head, body, "Regret in each case")
+    return table(head, body, "Regret in each case")
 
 
 def _safety_row(row: SafetyRow, worst: Sequence[int], *, robust: bool) -> str:
@@ -222,13 +222,3 @@ def _safety_proof(found: Safety) -> str:
         bound = f"; every plan costs at least {format_ns(one.bound_ns)} in some case"
     text = f"{one.status}: {one.reason}{bound}; {counts}."
     return tag("p", escaped(f"{text[0].upper()}{text[1:]}"), class_="soft")
-
-
-def _row(cells: Sequence[str]) -> str:
-    return tag("tr", "".join(tag("td", escaped(cell)) for cell in cells))
-
-
-def _table(head: Sequence[str], body: Sequence[str], label: str) -> str:
-    heads = "".join(tag("th", escaped(name), scope="col") for name in head)
-    table = tag("table", tag("thead", tag("tr", heads)) + tag("tbody", "".join(body)))
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)

@@ -18,6 +18,7 @@ from commsched.report.curve import (
     other_curves,
     sampled_curve,
 )
+from commsched.report.overheads import KnownOverheads, WithOverheads, with_overheads
 from commsched.report.running import (
     Framework,
     best_setting_row,
@@ -55,6 +56,8 @@ class Contents:
         What runs today; it may break a limit.
     comparison, framework, what_if, stability, slowed, safety
         Beside a plan; None without one.
+    overheads
+        Likewise; None also where nobody says what the framework adds.
     curve
         What every cap of the framework's rule gives; None if no rule with a cap applies.
     other_curves
@@ -75,6 +78,7 @@ class Contents:
     what_if: WhatIf | None = None
     stability: Stability | None = None
     slowed: Slowed | None = None
+    overheads: WithOverheads | None = None
     safety: Safety | None = None
     notes: tuple[str, ...] = ()
 
@@ -86,6 +90,7 @@ def gather(
     *,
     framework: str | None = None,
     slowdown: KnownSlowdown | None = None,
+    overheads: KnownOverheads | None = None,
     others: Sequence[Case] = (),
     network: Network | None = None,
     time_limit_s: float,
@@ -104,6 +109,8 @@ def gather(
         A name in :data:`~commsched.export.EXPORTERS`; None takes the first that applies.
     slowdown
         How much communication slows compute; None shows some examples.
+    overheads
+        What the framework adds.
     others
         Other cases that a plan should be good for.
     network
@@ -132,6 +139,7 @@ def gather(
                 time_limit_s=time_limit_s,
                 tell=parts.next("slowdown"),
             ),
+            overheads=_with_overheads(found, overheads, parts.next("overheads")),
             safety=safety(
                 result,
                 file,
@@ -147,7 +155,7 @@ def gather(
 class _Parts:
     """Tells which of the page's parts is being computed."""
 
-    COUNT = 6
+    COUNT = 7
 
     def __init__(self, progress: Callable[[int, int, str], None] | None) -> None:
         self._progress = progress
@@ -198,6 +206,21 @@ def _with_plan(
         stability(result, tell),
         notes=notes,
     )
+
+
+def _with_overheads(
+    found: Contents, known: KnownOverheads | None, tell: Callable[[str], None]
+) -> WithOverheads | None:
+    """Return what today's plan, the framework's best and others do with overheads, if there are any."""
+    assert found.framework is not None
+    if known is None:
+        return None
+    rows = [row for row in (found.today, found.framework.row) if row is not None]
+    if len(rows) > 1 and rows[0].plan == rows[1].plan:
+        rows.pop()
+    tell("planning with them")
+    titled = [(_titled(row), row) for row in rows]
+    return with_overheads(found.result, titled, known, found.framework.name)
 
 
 def _titled(row: Row) -> str:

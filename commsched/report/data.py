@@ -19,6 +19,7 @@ from commsched.report.curve import (
     mean_size,
     thinned,
 )
+from commsched.report.overheads import terms_text
 from commsched.report.slowed import factor_text
 from commsched.report.stability import Stability
 from commsched.report.timelines import REASONS, Compute, Names, timeline_data
@@ -64,7 +65,7 @@ def shown_timelines(contents: Contents) -> list[tuple[str, str, Timeline]]:
     """Return the timelines with a title and a note.
 
     These are today's, the framework's best, the optimum, and that or another plan under the slowdown
-    if the user states one.
+    if the user states one; likewise with overheads.
     """
     rows: list[tuple[str, str, Row]] = []
     now, used = contents.today, contents.framework
@@ -91,6 +92,13 @@ def shown_timelines(contents: Contents) -> list[tuple[str, str, Timeline]]:
             if each.best is not None and each.changes:
                 timeline, title = each.best.timeline, "A plan for the slowdown"
             shown.append((title, factor_text(each.slowdown), timeline))
+    added = contents.overheads
+    if added is not None and added.rows:
+        titles = {"the best plan": "The best plan, with overheads"}
+        title, last = added.rows[-1]
+        shown.append(
+            (titles.get(title, "A plan for the overheads"), terms_text(last.overheads), last)
+        )
     return shown
 
 

@@ -13,6 +13,7 @@ from string import Template
 
 from commsched import __version__
 from commsched.report import texts
+from commsched.report.added import overheads_section
 from commsched.report.beyond import safety_section, slowed_section
 from commsched.report.contents import Contents
 from commsched.report.data import report_data
@@ -66,6 +67,7 @@ def page_bytes(contents: Contents) -> bytes:
         what_if=what_if_section(contents),
         stability=stability_section(contents),
         slowed=slowed_section(contents),
+        overheads=overheads_section(contents),
         safety=safety_section(contents),
         reading=reading_section(contents),
         version=texts.escaped(__version__),

@@ -83,6 +83,13 @@ def _tiles(contents: Contents) -> str:
             kept, factor = row.kept, float(row.slowdown.factors[0])
             times = f"{format_ns(kept.exposed_ns)} exposed, {format_ns(kept.nominal.exposed_ns)} without"
             found.append((f"Slowed {factor:g}x", format_ns(kept.makespan_ns, 4), times))
+    if contents.overheads is not None and contents.overheads.kept is not None:
+        with_them = contents.overheads.kept
+        times = (
+            f"{format_ns(with_them.exposed_ns)} exposed, "
+            f"{format_ns(with_them.nominal.exposed_ns)} without"
+        )
+        found.append(("With overheads", format_ns(with_them.makespan_ns, 4), times))
     tiles = [
         tag("div", tag("dt", escaped(name)) + tag("dd", tag("b", escaped(value)) + escaped(note)))
         for name, value, note in found

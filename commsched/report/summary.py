@@ -6,8 +6,10 @@ from typing import Any
 
 from commsched.models.slowdown import SlowedTimeline
 from commsched.models.units import format_ns, us_from_ns
+from commsched.overheads_output import planned_document
 from commsched.report.beyond import safety_lead
 from commsched.report.contents import Contents
+from commsched.report.overheads import WithOverheads
 from commsched.report.slowed import factor_text
 
 
@@ -21,6 +23,8 @@ def summary_lines(contents: Contents) -> list[str]:
                 f"with {factor_text(row.slowdown)} the best plan exposes "
                 f"{format_ns(kept.exposed_ns)}, without {format_ns(kept.nominal.exposed_ns)}"
             )
+    if contents.overheads is not None:
+        lines.append(_overheads_line(contents.overheads))
     if contents.safety is not None and contents.safety.named:
         lead = safety_lead(contents.safety)
         lines.append(f"{lead[0].lower()}{lead[1:].rstrip('.')}")
@@ -49,6 +53,8 @@ def summary_document(contents: Contents) -> dict[str, Any]:
                 for row in contents.slowed.rows
             ],
         }
+    if contents.overheads is not None:
+        found["overheads"] = _overheads(contents.overheads)
     if contents.safety is not None:
         safety = contents.safety
         found["robust"] = {
@@ -70,6 +76,35 @@ def summary_document(contents: Contents) -> dict[str, Any]:
             ],
         }
     return found
+
+
+def _overheads_line(found: WithOverheads) -> str:
+    if found.kept is None:
+        return f"with overheads nothing can be said: {found.why_not}"
+    kept = found.kept
+    return (
+        f"with overheads the best plan exposes {format_ns(kept.exposed_ns)}, "
+        f"without {format_ns(kept.nominal.exposed_ns)}"
+    )
+
+
+def _overheads(found: WithOverheads) -> dict[str, Any]:
+    made: dict[str, Any] = {"source": found.known.source, "why_not": found.why_not or None}
+    if found.found is not None:
+        made.update(planned_document(found.found))
+        plan = found.found.result.plan
+        made["buckets"] = None if plan is None else [list(one.names) for one in plan.buckets]
+    made["rows"] = [
+        {
+            "title": title,
+            "makespan_us": us_from_ns(timeline.makespan_ns),
+            "exposed_us": us_from_ns(timeline.exposed_ns),
+            "exposed_without_us": us_from_ns(timeline.nominal.exposed_ns),
+            "launches": timeline.plan.launches,
+        }
+        for title, timeline in found.rows
+    ]
+    return made
 
 
 def _us(ns: int | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,18 @@ def items(texts: Iterable[str], *, fallback: str = "") -> str:
     if not found:
         return tag("p", escaped(fallback), class_="soft") if fallback else ""
     return tag("ul", "".join(found))
+
+
+def table(head: Sequence[str], body: Sequence[str], label: str) -> str:
+    """Return a table of rows in HTML, which scrolls within the page where it is too wide."""
+    heads = "".join(tag("th", escaped(name), scope="col") for name in head)
+    rows = tag("table", tag("thead", tag("tr", heads)) + tag("tbody", "".join(body)))
+    return tag("div", rows, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def table_row(cells: Sequence[str]) -> str:
+    """Return a row of a table from texts."""
+    return tag("tr", "".join(tag("td", escaped(cell)) for cell in cells))
 
 
 def script_json(document: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from commsched.models import Launch, Problem, Reason, Span, Timeline, launch_exposures
 from commsched.models.exposure import merge_intervals
+from commsched.models.overheads import OverheadTimeline
 from commsched.models.slowdown import SlowedTimeline
 from commsched.report import texts
 
@@ -69,8 +70,12 @@ class Compute:
                 # Its tasks are the pieces of backward, one for each gradient and perhaps a rest.
                 ready = sorted(span.end_ns for span in timeline.tasks)[: len(ready)]
                 end = max(span.end_ns for span in timeline.tasks)
+            spans = [(0, end)]
+            if isinstance(timeline, OverheadTimeline):  # what it adds holds backward up
+                ready = sorted(span.end_ns for span in timeline.tasks)[: len(ready)]
+                spans = timeline.busy
             steps = [b - a for a, b in pairwise([0, *ready])]
-            return [{"label": "backward", "spans": [0, end], "marks": steps}]
+            return [{"label": "backward", "spans": _alternating(spans), "marks": steps}]
         streams: dict[str, list[Span]] = {}
         for span in timeline.tasks:
             if span.end_ns > span.start_ns:
@@ -135,7 +140,7 @@ def timeline_data(
         "makespan": timeline.makespan_ns,
         "exposed": timeline.exposed_ns,
         "compute": timeline.compute_ns,
-        "slowed": isinstance(timeline, SlowedTimeline),
+        "slowed": isinstance(timeline, SlowedTimeline | OverheadTimeline),
         "rows": compute.add(timeline),
         "busy": _alternating(timeline.busy),
         "channels": labels,

@@ -15,7 +15,7 @@ from typing import cast
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from commsched.cli import app
+from commsched.app import app
 
 PAGE = Path(__file__).resolve().parents[1] / "cli.md"
 Command = TyperCommand | TyperGroup
