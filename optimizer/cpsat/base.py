@@ -42,12 +42,15 @@ class StepModel:
         looks for plans that are no worse.
     lower_ns
         A proved lower bound on the makespan.
+    cuts
+        Whether CP-SAT may add cuts to its linear relaxations (see :meth:`add_cumulative`).
     """
 
     problem: Problem
     horizon_ns: int
     lower_ns: int
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    cuts: bool = True
     hints: list[tuple[Any, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,17 @@ class StepModel:
         self.ready: dict[str, Any] = {}
         self.first: dict[tuple[str, str], Any] = {}
         self._add_compute()
+
+    def add_cumulative(
+        self, intervals: Sequence[Any], demands: Sequence[int], capacity: int
+    ) -> None:
+        """Ensure that what intervals demand is at no time more than a capacity.
+
+        OR-Tools 9.15 can end the whole process with a failed check in a cut that it derives from such
+        a constraint ("Check failed: threshold > 0"), so models with one do without cuts.
+        """
+        self.cp.add_cumulative(intervals, demands, capacity)
+        self.cuts = False
 
     def length(self, ns: int) -> int:
         """Return a length in the model's ticks."""

@@ -90,13 +90,13 @@ def add_limits(cover: Cover) -> None:
                 _interval(cover.step, cover.bucket_ready(name), cover.done(name), name)
                 for name in problem.names
             ]
-            cp.add_cumulative(intervals, problem.bytes, limit.bytes)
+            cover.step.add_cumulative(intervals, problem.bytes, limit.bytes)
         elif isinstance(limit, LaunchesInFlight):
             flights = [
                 _interval(cover.step, ready, end, "flight", present)
                 for ready, end, present in cover.flights()
             ]
-            cp.add_cumulative(flights, [1] * len(flights), limit.count)
+            cover.step.add_cumulative(flights, [1] * len(flights), limit.count)
 
 
 def ready_var(step: StepModel, name: str) -> Any:
@@ -155,9 +155,9 @@ def _add_pool(cover: Cover, limit: PoolBytes) -> None:
         if step.tick:
             lasts = None if hold.since == "start" else _lasts(step, since, freed)
             at_starts.append(_in_ticks(step, since, freed, task.name, lasts))
-    step.cp.add_cumulative(intervals, sizes, limit.bytes)
+    step.add_cumulative(intervals, sizes, limit.bytes)
     if step.tick:
-        step.cp.add_cumulative(at_starts, sizes, limit.bytes)
+        step.add_cumulative(at_starts, sizes, limit.bytes)
 
 
 def _held(cover: Cover, task: Collective, hold: Hold) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from commsched.models.errors import SolverError
+from commsched.optimizer.cpsat.base import StepModel
 
 POLL_S = 0.1
 WORK_A_SECOND = 0.05
@@ -74,7 +75,7 @@ class Watched:
 
     Parameters
     ----------
-    cp
+    step
         The model.
     budget
         Workers, seed, log.
@@ -90,19 +91,21 @@ class Watched:
 
     def __init__(
         self,
-        cp: cp_model.CpModel,
+        step: StepModel,
         budget: Budget,
         deadline: float,
         statistics: Statistics,
         progress: Callable[[int | None, int], None] | None = None,
         work: float | None = None,
     ) -> None:
-        self.cp = cp
+        self.cp = cp = step.cp
         self.solver = solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.max_time_in_seconds = max(0.01, deadline - time.monotonic())
         parameters.num_workers = budget.workers
         parameters.random_seed = budget.seed
+        if not step.cuts:
+            parameters.cut_level = 0
         if budget.work is not None:
             parameters.interleave_search = True
             left = budget.work - statistics.work

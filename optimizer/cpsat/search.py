@@ -98,7 +98,7 @@ class _Solve:
         step, budget = self.step, self.budget
         hint_all(step, self.deadline)
         step.cp.minimize(step.makespan)
-        first = Watched(step.cp, budget, self.deadline, self.statistics, self._told())
+        first = Watched(step, budget, self.deadline, self.statistics, self._told())
         if first.status == cp_model.INFEASIBLE:
             if step.hints:
                 raise SolverError("CP-SAT finds the model infeasible although a plan is known")
@@ -136,7 +136,7 @@ class _Solve:
                 break
             _hint_solution(step.cp, solver)
             step.cp.minimize(objective)
-            found = Watched(step.cp, self.budget, deadline, self.statistics, work=work)
+            found = Watched(step, self.budget, deadline, self.statistics, work=work)
             if found.status == cp_model.INFEASIBLE:
                 raise SolverError("CP-SAT finds the model infeasible although a plan is known")
             if found.status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
