@@ -32,8 +32,11 @@ def today(loaded: Loaded, best_ns: int) -> Row | None:
             return row_of(problem, "recorded", "the recorded buckets", "", recorded, best_ns)
         except PlanError:
             pass  # the recorded order cannot be that of launches
+    sharded = any(key.kind in ("all_gather", "reduce_scatter") for key in problem.chains)
     for name in TODAY:
         known = rule(name)
+        if name == "ddp" and sharded:
+            continue  # it could bucket the all-reduces, but does not run such a step
         try:
             plan = known.make(problem)
             return row_of(problem, name, known.title, known.setting, plan, best_ns)

@@ -10,6 +10,9 @@ A knob has no arithmetic: a rule that tried to compute with it would fail instea
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
 
 class Knob:
     """A whole number of at least 1, with the range of values that it could have been.
@@ -76,6 +79,46 @@ class Knob:
             self.at_most(-(-total // (count - 1)) - 1)
         return count
 
+    def reached(self, totals: Sequence[int], begin: int, before: int) -> int:
+        """Return the first index from ``begin`` on whose total less ``before`` reaches the knob.
+
+        The totals ascend. Where none does, it is their number. It is one comparison with each
+        total, found and remembered at once.
+
+        Examples
+        --------
+        >>> knob = Knob(5)
+        >>> knob.reached([3, 6, 9, 12], 1, 3), (knob.low, knob.high)
+        (2, (4, 6))
+        """
+        found = bisect_left(totals, before + self.value, begin)
+        if found > begin:
+            self.low = max(self.low, totals[found - 1] - before + 1)
+        if found < len(totals):
+            self.at_most(totals[found] - before)
+        return found
+
+    def exceeded(self, totals: Sequence[int], begin: int, end: int, before: int) -> int:
+        """Return the first index from ``begin`` on whose total less ``before`` exceeds the knob.
+
+        Where none below ``end`` does, it is ``end`` (or ``begin``, if that is more). As
+        :meth:`reached` otherwise.
+
+        Examples
+        --------
+        >>> knob = Knob(6)
+        >>> knob.exceeded([3, 6, 9, 12], 1, 4, 3), (knob.low, knob.high)
+        (3, (6, 8))
+        """
+        if begin >= end:
+            return begin
+        found = bisect_right(totals, before + self.value, begin, end)
+        if found > begin:
+            self.low = max(self.low, totals[found - 1] - before)
+        if found < end:
+            self.at_most(totals[found] - before - 1)
+        return found
+
 
 Setting = int | Knob
 """What a rule takes: a number, or a knob that records."""
@@ -90,3 +133,31 @@ def pieces(total: int, size: Setting) -> int:
     (3, 1)
     """
     return size.pieces(total) if isinstance(size, Knob) else max(1, -(-total // size))
+
+
+def reached(totals: Sequence[int], begin: int, before: int, cap: Setting) -> int:
+    """Return the first index from ``begin`` on whose total less ``before`` is at least ``cap``.
+
+    Examples
+    --------
+    >>> reached([3, 6, 9, 12], 1, 3, 5), reached([3, 6], 0, 0, 7)
+    (2, 2)
+    """
+    if isinstance(cap, Knob):
+        return cap.reached(totals, begin, before)
+    return bisect_left(totals, before + cap, begin)
+
+
+def exceeded(totals: Sequence[int], begin: int, end: int, before: int, cap: Setting) -> int:
+    """Return the first index from ``begin`` on whose total less ``before`` is more than ``cap``.
+
+    Where none below ``end`` is, it is ``end`` (or ``begin``, if that is more).
+
+    Examples
+    --------
+    >>> exceeded([3, 6, 9, 12], 1, 4, 3, 6), exceeded([3, 6], 0, 2, 0, 7)
+    (3, 2)
+    """
+    if isinstance(cap, Knob):
+        return cap.exceeded(totals, begin, end, before)
+    return bisect_right(totals, before + cap, begin, end) if begin < end else begin

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from commsched.models.errors import InputError
-from commsched.models.knob import Setting
+from commsched.models.given import given, items_of, mapping_of
+from commsched.models.knob import Setting, reached
 from commsched.models.units import check_bytes, check_ns
 
 
@@ -54,7 +54,7 @@ class Bucket:
     Raises
     ------
     InputError
-        If there is no member, or a time or chunk is out of range.
+        If there is no member, one is no name, or a time or chunk is out of range.
 
     Examples
     --------
@@ -69,6 +69,11 @@ class Bucket:
     def __post_init__(self) -> None:
         if type(self.names) is not tuple:
             object.__setattr__(self, "names", names_of(self.names))
+        try:
+            hash(self.names)  # quicker than a look at each; what else is no name fits no problem
+        except TypeError:
+            items_of(self.names, "bucket", str)
+            raise
         if not self.names:
             raise InputError("a bucket needs at least one member")
         if self.not_before_ns != 0 or type(self.not_before_ns) is not int:
@@ -118,6 +123,11 @@ class Plan:
         For streams on which the plan moves movable tasks: all names of the stream's tasks in
         the order in which it runs them.
 
+    Raises
+    ------
+    InputError
+        If something else than buckets is among the buckets, or an order is no list of names.
+
     Examples
     --------
     >>> Plan.of([["L4", "L3"], ["L2"]]).buckets[1].names
@@ -127,10 +137,24 @@ class Plan:
     buckets: tuple[Bucket, ...]
     orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        if type(self.buckets) is not tuple or not {*map(type, self.buckets)} <= {Bucket}:
+            object.__setattr__(self, "buckets", items_of(self.buckets, "plan: buckets", Bucket))
+        if type(self.orders) is not dict or self.orders:
+            orders = mapping_of(self.orders, "plan: orders")
+            found = {
+                given(stream, str, "plan: orders"): items_of(
+                    names, f"plan: orders: {stream!r}", str
+                )
+                for stream, names in orders.items()
+            }
+            object.__setattr__(self, "orders", found)
+
     @classmethod
     def of(cls, buckets: Iterable[Iterable[str]], not_before_ns: int = 0) -> Plan:
         """Return the plan with these buckets of names, each held back until ``not_before_ns``."""
-        return cls(tuple(Bucket(names_of(names), not_before_ns) for names in buckets))
+        rows = items_of(buckets, "plan: buckets", object)
+        return cls(tuple(Bucket(names_of(names), not_before_ns) for names in rows))
 
     @property
     def splits(self) -> bool:
@@ -180,9 +204,7 @@ def close_at_or_above(sizes: Sequence[int], caps: Sequence[Setting]) -> list[int
     totals = list(accumulate(sizes))
     before = begin = 0
     while begin < len(totals):
-        # A cap is only compared: it may be a knob, which has no arithmetic.
-        last = bisect_left(totals, cap, begin, key=lambda total: total - before)
-        begin = min(last + 1, len(totals))
+        begin = min(reached(totals, begin, before, cap) + 1, len(totals))
         ends.append(begin)
         before = totals[begin - 1]
         cap = next(limits, cap)

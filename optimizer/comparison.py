@@ -9,11 +9,13 @@ from typing import Any
 
 from commsched.models import Plan, Problem, Timeline
 from commsched.models.errors import DeadlockError, MissingExtraError, NotApplicableError
+from commsched.models.given import given, items_of
 from commsched.models.knob import Setting
 from commsched.models.timeline import play
 from commsched.models.units import format_ns, us_from_ns
 from commsched.optimizer.registry import RULES, BestSetting, KnobOf, Tunable, rule
 from commsched.optimizer.result import Result
+from commsched.optimizer.rules.rows import Decide, Decision
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
 
 Tell = Callable[[int, int, str], None]
@@ -50,6 +52,11 @@ class Row:
         """How many launches the plan has."""
         return self.plan.launches
 
+    @property
+    def optimal_ns(self) -> int:
+        """The optimal plan's makespan, what distances are shares of; at least a nanosecond."""
+        return max(1, self.timeline.makespan_ns - self.over_optimal_ns)
+
     def record(self) -> dict[str, str | int | float]:
         """Return the row as plain data, times in microseconds."""
         makespan_ns = self.timeline.makespan_ns
@@ -62,10 +69,7 @@ class Row:
             "launches": self.launches,
             "peak_bytes": self.timeline.peak_bytes,
             "over_optimal_us": us_from_ns(self.over_optimal_ns),
-            # Of this rule's step, as the gap is and what a verdict says can be gained.
-            "over_optimal_percent": 100 * self.over_optimal_ns / makespan_ns
-            if makespan_ns
-            else 0.0,
+            "over_optimal_percent": 100 * self.over_optimal_ns / self.optimal_ns,
         }
 
 
@@ -196,7 +200,10 @@ def compare(
     >>> [(row.name, row.over_optimal_ns) for row in comparison.rows][0]
     ('ddp', 0)
     """
-    if result is None:
+    given(problem, Problem, "problem")
+    if result is not None:
+        given(result, Result, "result")
+    else:
         result = optimize(problem, scope=scope, time_limit_s=time_limit_s)
     if result.plan is None:
         raise NotApplicableError(f"no plan to compare with: {result.status}: {result.reason}")
@@ -216,7 +223,7 @@ def compare(
             over = 0  # rounding
         rows.append(Row(name, title, setting, plan, timeline, over))
 
-    chosen = RULES if rules is None else [rule(name) for name in rules]
+    chosen = RULES if rules is None else [rule(name) for name in items_of(rules, "rules", str)]
     looks = [
         (each, knob) for each in chosen for knob in (None, *(each.knobs if best_settings else ()))
     ]
@@ -269,7 +276,21 @@ def _counted(knob: Tunable, tell: Callable[[int], None]) -> Tunable:
             tell(made)
         return make(problem, setting)
 
-    return replace(knob, make=count)
+    def decides(problem: Problem) -> Decide | None:
+        decide = knob.decide(problem)
+        if decide is None:
+            return None
+
+        def look(setting: Setting) -> Decision:
+            nonlocal made
+            made += 1
+            if made % TOLD_EVERY == 0:
+                tell(made)
+            return decide(setting)
+
+        return look
+
+    return replace(knob, make=count, decide=decides)
 
 
 def verdict(result: Result, today: Row | None) -> str:

@@ -5,15 +5,17 @@ A new rule is one file in ``optimizer/rules/`` and one entry in :data:`RULES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import ITEM_BYTES
 from commsched.models.errors import InputError
 from commsched.models.knob import Setting
-from commsched.models.units import MAX_BYTES, MIB
+from commsched.models.step import FusionKey
+from commsched.models.units import MIB
 from commsched.optimizer.handy import (
     bytes_range,
     handy_mib,
@@ -43,6 +45,7 @@ from commsched.optimizer.rules import (
     simplefsdp,
     square_root,
 )
+from commsched.optimizer.rules.rows import Decide, Sketch
 from commsched.optimizer.tuning import Tuning, tune
 from commsched.optimizer.tuning_pair import tune_first_and_cap
 
@@ -83,6 +86,10 @@ class Tunable(Protocol):
         """Return the best setting; raise NotApplicableError where it cannot be found."""
 
 
+def _only_plans(_: Problem) -> None:
+    """Know nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnobOf:
     """The scalar knob of a rule.
@@ -100,6 +107,12 @@ class KnobOf:
         The most bytes that one unit of the knob stands for.
     cuts
         Whether the rule cuts collectives into pieces of at most the knob's size.
+    decide
+        From a step to the rule up to its decisions, which are quicker than plans, or None.
+    largest
+        From a step to the bytes of each fusion key's largest part, as for ``tune``.
+    launches_from
+        As for :func:`commsched.optimizer.tuning.tune`.
     suffix
         Stands after the rule's name in a comparison.
     """
@@ -109,6 +122,9 @@ class KnobOf:
     range_text: Callable[..., str] = bytes_range
     unit_bytes: int = 1
     cuts: bool = False
+    decide: Callable[[Problem], Decide | None] = _only_plans
+    largest: Callable[[Problem], Mapping[FusionKey, int] | None] = _only_plans
+    launches_from: Callable[[Problem, int, int], int] | None = None
     suffix: str = "best"
 
     def best(self, problem: Problem) -> BestSetting:
@@ -122,7 +138,15 @@ class KnobOf:
         unit_bytes = self.unit_bytes
         if unit_bytes == ELEMENT_BYTES:
             unit_bytes = max(ITEM_BYTES.get(key.dtype, ELEMENT_BYTES) for key in problem.chains)
-        tuning = tune(problem, self.make, unit_bytes, cuts=self.cuts)
+        tuning = tune(
+            problem,
+            self.make,
+            unit_bytes,
+            cuts=self.cuts,
+            decide=self.decide(problem),
+            largest=self.largest(problem),
+            launches_from=self.launches_from,
+        )
         low, high = tuning.best.low, tuning.best.high
         equal = ranges_text(self.range_text, (low, high), tuning.equal_elsewhere)
         flat = ranges_text(self.range_text, tuning.flat, tuning.flat_elsewhere, (low, high))
@@ -203,9 +227,33 @@ def _threshold(low: int, high: int | None) -> tuple[int, str]:
     return threshold, f"HOROVOD_FUSION_THRESHOLD={threshold}"
 
 
-def _elements(make: Callable[[Problem, Setting], Plan], name: str) -> KnobOf:
+def _elements(
+    make: Callable[[Problem, Setting], Plan], decide: Callable[[Problem], Decide], name: str
+) -> KnobOf:
     """Return a knob that counts elements."""
-    return KnobOf(make, _count(name), number_range, unit_bytes=ELEMENT_BYTES)
+    return KnobOf(make, _count(name), number_range, unit_bytes=ELEMENT_BYTES, decide=decide)
+
+
+def _one_cap(
+    make: Callable[[Problem, Sequence[Setting]], Plan],
+    decide: Callable[[Problem], Callable[[Sequence[Setting]], Sketch]],
+) -> KnobOf:
+    """Return DDP's knob: one cap for all buckets."""
+
+    def decides(problem: Problem) -> Decide:
+        sketch = decide(problem)
+        return lambda cap: sketch([cap])
+
+    return KnobOf(lambda p, cap: make(p, [cap]), _cap("bucket_cap_mb"), decide=decides)
+
+
+def _threshold_of(*, waits: bool) -> KnobOf:
+    """Return Horovod's knob."""
+    return KnobOf(
+        partial(horovod.horovod, waits=waits),
+        _threshold,
+        decide=partial(horovod.horovod_sketcher, waits=waits),
+    )
 
 
 DDP_CAPS = "1 MiB, then 25 MiB"
@@ -216,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         "PyTorch DDP",
         DDP_CAPS,
         ddp.ddp,
-        (KnobOf(lambda p, cap: ddp.ddp(p, [cap]), _cap("bucket_cap_mb")), FirstAndCap()),
+        (_one_cap(ddp.ddp, ddp.ddp_sketcher), FirstAndCap()),
     ),
     Rule("ddp-first", "PyTorch DDP, first iteration", "", ddp.ddp_first_iteration),
     Rule(
@@ -224,33 +272,28 @@ RULES: tuple[Rule, ...] = (
         "PyTorch DDP, unused parameters",
         DDP_CAPS,
         ddp.ddp_unused,
-        (KnobOf(lambda p, cap: ddp.ddp_unused(p, [cap]), _cap("bucket_cap_mb")),),
+        (_one_cap(ddp.ddp_unused, partial(ddp.registered_sketcher, indexed=False)),),
     ),
     Rule(
         "ddp-last-cap",
         "PyTorch DDP, small bucket last",
         "DDP_SET_LAST_BUCKET_CAP=1",
         ddp.ddp_last_cap,
-        (KnobOf(lambda p, cap: ddp.ddp_last_cap(p, [cap]), _cap("bucket_cap_mb")),),
+        (_one_cap(ddp.ddp_last_cap, partial(ddp.registered_sketcher, indexed=True)),),
     ),
     Rule(
         "horovod",
         "Horovod",
         "128 MiB, 1 ms",
         horovod.horovod,
-        (KnobOf(horovod.horovod, _threshold),),
+        (_threshold_of(waits=True),),
     ),
     Rule(
         "horovod-gpu",
         "Horovod, wakes every cycle",
         "128 MiB, 1 ms",
         lambda p: horovod.horovod(p, waits=False),
-        (
-            KnobOf(
-                lambda p, threshold: horovod.horovod(p, threshold, waits=False),
-                _threshold,
-            ),
-        ),
+        (_threshold_of(waits=False),),
     ),
     Rule("mg-wfbp", "MG-WFBP", "", mgwfbp.mg_wfbp),
     Rule("mg-wfbp-dear", "MG-WFBP, DeAR's copy", "", mgwfbp.mg_wfbp_dear),
@@ -259,14 +302,14 @@ RULES: tuple[Rule, ...] = (
         "DeepSpeed ZeRO-1/2",
         "500,000,000 elements",
         deepspeed.deepspeed,
-        (_elements(deepspeed.deepspeed, "reduce_bucket_size="),),
+        (_elements(deepspeed.deepspeed, deepspeed.deepspeed_sketcher, "reduce_bucket_size="),),
     ),
     Rule(
         "megatron",
         "Megatron-core",
         "40,000,000 parameters",
         megatron.megatron,
-        (_elements(megatron.megatron, "--ddp-bucket-size "),),
+        (_elements(megatron.megatron, megatron.megatron_sketcher, "--ddp-bucket-size "),),
     ),
     Rule("fsdp", "FSDP, one unit a layer", "", fsdp.fsdp_units),
     Rule("fsdp2", "FSDP2's order of issue", "", fsdp_default.fsdp_default),
@@ -275,9 +318,15 @@ RULES: tuple[Rule, ...] = (
         "DeAR",
         "25 MiB",
         dear.dear,
-        # A module is never cut, so a bucket can exceed the threshold by more than its largest
-        # member; so large a unit says that small thresholds cannot be left out.
-        (KnobOf(dear.dear, _cap("THRESHOLD"), unit_bytes=MAX_BYTES),),
+        (
+            KnobOf(
+                dear.dear,
+                _cap("THRESHOLD"),
+                unit_bytes=-(-ELEMENT_BYTES // dear.BYTES_AN_ELEMENT),
+                decide=dear.dear_sketcher,
+                largest=dear.largest_modules,
+            ),
+        ),
     ),
     Rule(
         "bytescheduler",
@@ -291,6 +340,8 @@ RULES: tuple[Rule, ...] = (
                 number_range,
                 unit_bytes=ELEMENT_BYTES,
                 cuts=True,
+                decide=bytescheduler.bytescheduler_decides,
+                launches_from=bytescheduler.launches_from,
             ),
         ),
     ),
@@ -307,7 +358,7 @@ RULES: tuple[Rule, ...] = (
         "TorchInductor bucketing",
         "2000 MiB",
         inductor.inductor,
-        (KnobOf(inductor.inductor, _cap("bucket cap MiB")),),
+        (KnobOf(inductor.inductor, _cap("bucket cap MiB"), decide=inductor.inductor_sketcher),),
     ),
     Rule(
         "inductor-saturation",

@@ -1,29 +1,36 @@
 """The best value of a rule's knob over *all* values, by visiting every plan that a value can give.
 
-See :mod:`commsched.models.knob` for why the plans are finitely many and none is missed. Below a
-certain value the start-ups of so many launches alone make the step more than a per cent longer than one
-that was already seen; those values need no look.
+See :mod:`commsched.models.knob` for why the plans are finitely many and none is missed. Small values
+that are surely worse need no look (:mod:`commsched.optimizer.worthwhile`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 from commsched.models import Plan, Problem
-from commsched.models.errors import NotApplicableError
+from commsched.models.errors import NotApplicableError, SolverError
 from commsched.models.knob import Knob, Setting
+from commsched.models.step import FusionKey
 from commsched.models.timeline import play
+from commsched.optimizer.rules.rows import Decide, Decision
+from commsched.optimizer.worthwhile import least_worthwhile
+
+Made = TypeVar("Made")
 
 FLAT = Fraction(1, 100)
 """A value is in the flat region if the step is at most this much longer than with the best one."""
 MAX_VISITS = 12_000_000
-"""Plans times collectives; beyond it the search would take minutes."""
-CUTTING_COSTS = 20
-"""A plan with pieces takes so many times longer to make and evaluate, a launch."""
+"""Launches of all plans that are visited; beyond it the search would take a minute."""
+MAX_PLAYED = 400_000
+"""Launches of all plans that are played to find their order."""
+PLAN_COSTS, WAITING_COSTS = 1, 10
+"""What a collective costs where each plan is made, and where compute waits for it, in launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,9 @@ def tune(
     unit_bytes: int = 1,
     *,
     cuts: bool = False,
+    decide: Decide | None = None,
+    largest: Mapping[FusionKey, int] | None = None,
+    launches_from: Callable[[Problem, int, int], int] | None = None,
 ) -> Tuning:
     """Return the best value of a rule's knob over all values.
 
@@ -93,11 +103,19 @@ def tune(
         The step.
     make
         The rule. It may only compare its knob, or ask it for pieces; a bucket that it makes must
-        hold at most ``knob * unit_bytes`` bytes more than its largest member.
+        hold at most ``knob * unit_bytes`` bytes more than its largest part.
     unit_bytes
         The most bytes that one unit of the knob stands for.
     cuts
         Whether the rule cuts collectives into pieces of at most the knob's size.
+    decide
+        The same rule on this step, up to its decisions: then only the best becomes a plan.
+    largest
+        The bytes of the largest part of each fusion key that the rule does not cut, where that is
+        no single collective.
+    launches_from
+        From the step, the smallest value that is looked at and a limit, how many launches the plans
+        have together: then a search that would take too long is refused at once.
 
     Raises
     ------
@@ -116,32 +134,41 @@ def tune(
     """
     total = max(1, sum(problem.bytes))
     samples = {max(1, total // (unit_bytes * 2**k)) for k in range(6 if cuts else 16)}
-    seen_ns = min(play(problem, make(problem, Knob(value))).makespan_ns for value in samples)
+    look: Decide = partial(_played, problem, make)
+    if decide is not None and decide(Knob(total)).quick:
+        look = decide
+    seen_ns = min(look(Knob(value)).makespan_ns() for value in samples)
     limit_ns = math.ceil(seen_ns * (1 + FLAT))
-    least = least_cutting if cuts else least_worthwhile
-    low = least(problem, limit_ns, unit_bytes)
+    low = least_worthwhile(problem, limit_ns, unit_bytes, cuts=cuts, largest=largest)
+    refusal = NotApplicableError(
+        f"best setting: {len(problem.names)} collectives give too many plans to visit"
+    )
+    if launches_from is not None and launches_from(problem, low, MAX_PLAYED) > MAX_PLAYED:
+        raise refusal
     ranges: list[KnobRange] = []
-    # Of all the plans only two are kept: there may be thousands, of thousands of names each.
-    last_plan = best_plan = None
+    # Of all that was decided only two are kept: there may be thousands, of thousands of launches.
+    last: Decision | None = None
+    best: Decision | None = None
     best_key = (math.inf, 0)
     visits = 0
-    for first, last, plan in setting_ranges(lambda knob: make(problem, knob), low):
-        visits += max(plan.launches, len(problem.names))
-        if visits > (MAX_VISITS // CUTTING_COSTS if cuts else MAX_VISITS):
-            raise NotApplicableError(
-                f"best setting: {len(problem.names)} collectives give too many plans to visit"
-            )
-        if plan == last_plan:
-            ranges[-1] = replace(ranges[-1], high=last)
+    for first, end, found in setting_ranges(look, low):
+        visits += found.cost
+        if visits > MAX_VISITS:
+            raise refusal
+        if last is not None and found.cuts == last.cuts:
+            ranges[-1] = replace(ranges[-1], high=end)
             continue
-        timeline = play(problem, plan)
-        last_plan = plan
+        last = found
+        makespan_ns = found.makespan_ns()
         ranges.append(
-            KnobRange(first, last, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
+            KnobRange(first, end, makespan_ns, makespan_ns - problem.compute_ns, len(found.cuts))
         )
         if ranges[-1].key < best_key:
-            best_key, best_plan = ranges[-1].key, plan
-    assert best_plan is not None
+            best_key, best = ranges[-1].key, found
+    assert best is not None
+    plan = best.plan()
+    if best.quick and play(problem, plan).makespan_ns != best_key[0]:
+        raise SolverError(f"best setting: the evaluator does not agree on {best_key[0]} ns")
     top, *equal = _joined(ranges, lambda found: found.key == best_key)
     limit = math.floor(top.makespan_ns * (1 + FLAT))
     flat = [(r.low, r.high) for r in _joined(ranges, lambda found: found.makespan_ns <= limit)]
@@ -150,65 +177,37 @@ def tune(
         tuple(ranges),
         top,
         around,
-        best_plan,
+        plan,
         tuple((found.low, found.high) for found in equal),
         tuple(span for span in flat if span != around),
     )
 
 
-def least_worthwhile(
-    problem: Problem,
-    limit_ns: int,
-    unit_bytes: int,
-    begin: Callable[[Sequence[int]], int] | None = None,
-) -> int:
-    """Return a value below which the start-ups alone make the makespan exceed a limit.
+class Played:
+    """A plan that only the evaluator knows."""
 
-    With the value v a chain of S bytes, the largest member s, has at least S / (v u + s) launches of
-    at most v u + s bytes. Each pays a minorant's intercept. ``begin`` says how many of a chain's
-    first members, by their sizes, the value has no say in; only what follows them is counted.
-    """
-    least = 1
-    for key, whole in problem.chains.items():
-        chain = whole[begin([problem.bytes[k] for k in whole]) :] if begin else whole
-        if not chain:
-            continue
-        sizes = [problem.bytes[k] for k in chain]
-        first = min(problem.ready_ns[k] for k in chain)
-        for line in problem.cost(key).minorants:
-            room = (limit_ns - first) * line.scale - line.slope * sum(sizes)
-            if line.intercept > 0 and room > 0:
-                most_launches = room // line.intercept + 1
-                most_bytes = sum(sizes) // most_launches - max(sizes)
-                least = max(least, most_bytes // unit_bytes)
-    return least
+    quick = False
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self._problem = problem
+        self._plan = plan
+        self.cuts = plan.buckets
+        members = max(plan.launches, len(problem.names))
+        self.cost = members * (PLAN_COSTS if problem.settled else WAITING_COSTS)
+
+    def makespan_ns(self) -> int:
+        """Return what the evaluator says."""
+        return play(self._problem, self._plan).makespan_ns
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        return self._plan
 
 
-def least_cutting(problem: Problem, limit_ns: int, unit_bytes: int) -> int:
-    """Return a value of a rule that cuts below which the makespan surely exceeds a limit.
-
-    With the value v a member of s bytes is at least s / (v u) launches. What is ready no earlier than
-    a member, and that member, take the start-ups of their pieces and the time of their bytes.
-    """
-    least, most = 1, max(1, *problem.bytes)
-
-    def fits(value: int) -> bool:
-        for key, chain in problem.chains.items():
-            for line in problem.cost(key).minorants:
-                if line.intercept < 0:
-                    continue  # more pieces would lower it
-                after = 0
-                for k in reversed(chain):
-                    pieces = max(1, -(-problem.bytes[k] // (value * unit_bytes)))
-                    after += pieces * line.intercept + problem.bytes[k] * line.slope
-                    if after > (limit_ns - problem.ready_ns[k]) * line.scale:
-                        return False
-        return True
-
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if fits(middle) else (middle + 1, most)
-    return least
+def _played(
+    problem: Problem, make: Callable[[Problem, Setting], Plan], setting: Setting
+) -> Decision:
+    return Played(problem, make(problem, setting))
 
 
 def _joined(ranges: Iterable[KnobRange], good: Callable[[KnobRange], bool]) -> list[KnobRange]:
@@ -224,21 +223,21 @@ def _joined(ranges: Iterable[KnobRange], good: Callable[[KnobRange], bool]) -> l
     return found
 
 
-class SettingRange(NamedTuple):
-    """Values of a knob, from ``low`` to ``high`` (None: no end), that all give ``plan``."""
+class SettingRange(NamedTuple, Generic[Made]):
+    """Values of a knob, from ``low`` to ``high`` (None: no end), that all give ``made``."""
 
     low: int
     high: int | None
-    plan: Plan
+    made: Made
 
 
-def setting_ranges(make: Callable[[Knob], Plan], low: int = 1) -> Iterator[SettingRange]:
-    """Yield every plan that a rule makes for some value of its knob, in order of the value.
+def setting_ranges(make: Callable[[Knob], Made], low: int = 1) -> Iterator[SettingRange[Made]]:
+    """Yield all that a rule makes for some value of its knob, in order of the value.
 
     Parameters
     ----------
     make
-        The rule; it may only compare the knob, or ask it for :meth:`Knob.pieces`.
+        The rule; it may only compare the knob, or ask it for :meth:`Knob.pieces` and its like.
     low
         The first value to look at.
 
@@ -250,8 +249,8 @@ def setting_ranges(make: Callable[[Knob], Plan], low: int = 1) -> Iterator[Setti
     value = low
     while True:
         knob = Knob(value)
-        plan = make(knob)
-        yield SettingRange(value, knob.high, plan)
+        made = make(knob)
+        yield SettingRange(value, knob.high, made)
         if knob.high is None:
             return
         value = knob.high + 1

@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from commsched.models import Plan, Problem, close_at_or_above
-from commsched.models.errors import NotApplicableError
+from commsched.models.errors import NotApplicableError, SolverError
+from commsched.models.knob import Setting
 from commsched.models.timeline import play
 from commsched.optimizer.recurrence import AffineChain
-from commsched.optimizer.rules.ddp import ddp
+from commsched.optimizer.rules.ddp import ddp, ddp_sketcher
+from commsched.optimizer.rules.rows import Decision
 from commsched.optimizer.tuning import (
     MAX_VISITS,
+    Played,
     SettingRange,
-    least_worthwhile,
     setting_ranges,
     tune,
 )
+from commsched.optimizer.worthwhile import least_worthwhile
+
+MOST_PAIRS = 300_000
+"""So many plans are looked at by the best single cap's, and by the first buckets that are worth it."""
 
 
 class Span(NamedTuple):
@@ -74,49 +80,60 @@ def tune_first_and_cap(problem: Problem) -> PairTuning:
     >>> tuning.first, tuning.cap, tuning.exposed_ns
     (Span(low=1, high=1000), Span(low=1001, high=2000), 3000)
     """
+    sketch = ddp_sketcher(problem)
+    quick = sketch([1]).quick
+
+    def look(caps: Sequence[Setting]) -> Decision:
+        return sketch(caps) if quick else Played(problem, ddp(problem, caps))
+
     least = _least_after_first(problem)
     # The first cap alone decides where the first bucket ends; the other has no say in it.
-    firsts = [Span(*found[:2]) for found in setting_ranges(lambda knob: ddp(problem, [knob, 1]))]
+    firsts = [Span(*found[:2]) for found in setting_ranges(lambda knob: sketch([knob, 1]))]
     bounds = {first: 0 if least is None else least(first.low) for first in firsts}
     firsts.sort(key=lambda first: bounds[first])
-    single = tune(problem, lambda problem, cap: ddp(problem, [cap]))
+    single = tune(problem, lambda problem, cap: ddp(problem, [cap]), decide=lambda c: sketch([c]))
     # A pair of equal caps does what the best single cap does, so the search finds at least that.
     best = (single.best.makespan_ns, single.plan.launches + 1)
     first_span = cap_span = Span(1, None)
-    plan = single.plan
+    chosen = look([1])
     worth = sum(bounds[first] <= best[0] for first in firsts)
-    most = MAX_VISITS // len(problem.names)
-    if worth * len(single.ranges) > most:
+    if worth * len(single.ranges) > MOST_PAIRS:
         raise _too_many(problem, worth * len(single.ranges))
-    visited = len(single.ranges)
+    visited, cost = len(single.ranges), 0
     skipped = 0
     for number, first in enumerate(firsts):
         if bounds[first] > best[0]:
             skipped = len(firsts) - number
             break
-        for cap, end, found in _plans_after(problem, first.low, best[0]):
+        for cap, end, found in _after(problem, look, first.low, best[0]):
             visited += 1
-            if visited > most + len(single.ranges):
+            cost += found.cost
+            if cost > MAX_VISITS:
                 raise _too_many(problem, visited)
-            if found == plan and first == first_span and cap_span.high == cap - 1:
+            if first == first_span and cap_span.high == cap - 1 and found.cuts == chosen.cuts:
                 cap_span = Span(cap_span.low, end)
                 continue
-            key = (play(problem, found).makespan_ns, found.launches)
+            key = (found.makespan_ns(), len(found.cuts))
             if key < best:
-                best, plan, first_span, cap_span = key, found, first, Span(cap, end)
+                best, chosen, first_span, cap_span = key, found, first, Span(cap, end)
+    plan = chosen.plan()
+    if play(problem, plan).makespan_ns != best[0]:
+        raise SolverError(f"first cap and cap: the evaluator does not agree on {best[0]} ns")
     exposed_ns = best[0] - problem.compute_ns
     return PairTuning(first_span, cap_span, plan, best[0], exposed_ns, visited, skipped)
 
 
-def _plans_after(problem: Problem, first: int, limit_ns: int) -> Iterator[SettingRange]:
-    """Yield the plans of a first cap with all caps that can keep to a makespan."""
+def _after(
+    problem: Problem, look: Callable[[Sequence[Setting]], Decision], first: int, limit_ns: int
+) -> Iterator[SettingRange[Decision]]:
+    """Yield what a first cap gives with all caps that can keep to a makespan."""
 
     def begin(sizes: Sequence[int]) -> int:
         # The first bucket is as large as its own cap makes it, however small the others are.
         return close_at_or_above(sizes, [first])[0]
 
     low = least_worthwhile(problem, limit_ns, 1, begin=begin)
-    return setting_ranges(lambda cap: ddp(problem, [first, cap]), low)
+    return setting_ranges(lambda cap: look([first, cap]), low)
 
 
 def _too_many(problem: Problem, plans: int) -> NotApplicableError:

@@ -181,7 +181,7 @@ def test_setting_ranges_of_inductor_equal_trying_every_cap(problem):
     for entry, following in pairwise(found):
         assert following.low == (entry.high or 0) + 1
     for cap in range(1, sum(problem.bytes) + 3):
-        plans = [r.plan for r in found if r.low <= cap and (r.high is None or cap <= r.high)]
+        plans = [r.made for r in found if r.low <= cap and (r.high is None or cap <= r.high)]
         assert plans == [inductor(problem, cap)]
 
 

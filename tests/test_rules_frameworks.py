@@ -760,7 +760,7 @@ def test_setting_ranges_equal_trying_every_value(name):
         for found in ranges:
             high = max(found.low, top) if found.high is None else found.high
             for value in range(found.low, high + 1):
-                assert make(problem, value) == found.plan
+                assert make(problem, value) == found.made
 
 
 @pytest.mark.parametrize("name", KNOBS)

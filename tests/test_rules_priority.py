@@ -361,10 +361,10 @@ def test_all_partitions_equal_every_value():
         assert ranges[-1].high is None
         for found, after in itertools.pairwise(ranges):
             assert found.high + 1 == after.low
-            assert found.plan != after.plan
+            assert found.made != after.made
         for found in ranges:
             for value in range(found.low, (found.high or 33) + 1):
-                assert make(value) == found.plan
+                assert make(value) == found.made
 
 
 @pytest.mark.parametrize(("make", "what"), [(byteps, "partition_bytes"), (p3, "slice_elements")])

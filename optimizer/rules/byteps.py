@@ -5,11 +5,12 @@ from __future__ import annotations
 from commsched.models import Chunk, Plan, Problem
 from commsched.models.knob import Setting
 from commsched.models.units import check_bytes
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.common import reductions
 from commsched.optimizer.rules.priority import (
     Part,
     Scheduler,
     at_least_one,
+    beside_others,
     counted,
     cut_ends,
     layer_numbers,
@@ -50,7 +51,7 @@ def byteps(
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched whole, as soon as they are ready.
     partition_bytes
         The size of a piece in bytes, before it is rounded up; no knob.
     credit
@@ -63,8 +64,8 @@ def byteps(
     Raises
     ------
     NotApplicableError
-        If the partition is a knob, the step has other collectives, or would be cut into more than a
-        million pieces.
+        If the partition is a knob, the step has no all-reduce, or would be cut into too many
+        pieces.
     InputError
         If a setting is no whole number in its range.
 
@@ -90,11 +91,15 @@ def byteps(
 
 def byteps_of(problem: Problem, partition: int, credit: int) -> Scheduler:
     """Return BytePS's decisions for :func:`run`; the partition in bytes, already rounded up."""
-    allreduce_only(problem, "BytePS")
+    reductions(problem, "BytePS")
     credit = check_bytes(credit, "credit")
-    counted(problem.bytes, partition)
-    parts = []
-    for size in problem.bytes:
+    reduced = [key.kind == "allreduce" for key in problem.keys]
+    counted((size for size, mine in zip(problem.bytes, reduced, strict=True) if mine), partition)
+    parts: list[list[Part]] = []
+    for size, mine in zip(problem.bytes, reduced, strict=True):
+        if not mine:
+            parts.append([])
+            continue
         ends = cut_ends(size, partition)
         begins = [0, *ends[:-1]]
         parts.append(
@@ -102,11 +107,15 @@ def byteps_of(problem: Problem, partition: int, credit: int) -> Scheduler:
         )
     if credit:
         layers = layer_numbers(problem)
-        return Scheduler(
+        scheduler = Scheduler(
             parts,
             lambda _now, position, piece: (layers[position], piece),
             credit=partition * credit,
             fits=True,
         )
-    place = {position: number for number, position in enumerate(problem.ready_order)}
-    return Scheduler(parts, lambda now, position, piece: (now, place[position], piece), credit=None)
+    else:
+        place = {position: number for number, position in enumerate(problem.ready_order)}
+        scheduler = Scheduler(
+            parts, lambda now, position, piece: (now, place[position], piece), credit=None
+        )
+    return beside_others(problem, scheduler)

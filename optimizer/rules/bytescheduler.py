@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from commsched.models import Plan, Problem
 from commsched.models.knob import Setting
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.common import reductions
 from commsched.optimizer.rules.priority import (
+    Played,
     Scheduler,
     at_least_one,
+    beside_others,
     counted,
     element_counts,
     layer_numbers,
     of_elements,
     run,
 )
+from commsched.optimizer.rules.rows import Decide
 
 PARTITION_ELEMENTS = 1_000_000
 CREDIT_ELEMENTS = 4_000_000
@@ -50,7 +55,7 @@ def bytescheduler(
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched whole, as soon as they are ready.
     partition_elements
         The most elements of a piece.
     credit_elements
@@ -59,8 +64,7 @@ def bytescheduler(
     Raises
     ------
     NotApplicableError
-        If the step has other collectives, a type of unknown size, or would be cut into more than a
-        million pieces.
+        If the step has no all-reduce, a type of unknown size, or would be cut into too many pieces.
     InputError
         If a setting is no whole number of at least 1.
 
@@ -78,7 +82,7 @@ def bytescheduler(
 
 def bytescheduler_of(problem: Problem, partition: Setting, credit: int) -> Scheduler:
     """Return ByteScheduler's decisions for :func:`run`, both settings in elements."""
-    allreduce_only(problem, "ByteScheduler")
+    reductions(problem, "ByteScheduler")
     at_least_one(partition, "partition_elements")
     at_least_one(credit, "credit_elements")
     totals = element_counts(problem)
@@ -92,7 +96,48 @@ def bytescheduler_of(problem: Problem, partition: Setting, credit: int) -> Sched
         layer = layers[position]
         return (layer * PRIORITIES_OF_A_LAYER + piece, layer, piece)
 
-    return Scheduler(of_elements(problem, ends), urgency, credit)
+    return beside_others(problem, Scheduler(of_elements(problem, ends), urgency, credit))
+
+
+def bytescheduler_decides(problem: Problem) -> Decide:
+    """Return :func:`bytescheduler` from its partition to launches."""
+    return lambda partition: Played(problem, bytescheduler_of(problem, partition, CREDIT_ELEMENTS))
+
+
+def launches_from(problem: Problem, least: int, most: int) -> int:
+    """Return how many launches there are in all plans of partitions from ``least`` on together.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    least
+        The smallest partition in elements, at least 1.
+    most
+        Counting stops where there are more.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Gradient, GradientProblem
+    >>> problem = GradientProblem([Gradient("a", 40, 0), Gradient("b", 40, 1)], AlphaBeta(0, 1))
+    >>> launches_from(problem, 4, 100)  # 2 launches from 10 elements on, 4 from 5 on, 6 with 4
+    12
+    """
+    totals = Counter(element_counts(problem))
+    # A tensor has one piece more below each of these partitions.
+    if sum(-(-total // least) - 1 for total in totals) > most:
+        return most + 1
+    more: Counter[int] = Counter()
+    for total, tensors in totals.items():
+        for count in range(1, -(-total // least)):
+            more[-(-total // count)] += tensors
+    launches = found = len(problem.names)
+    for partition in sorted(more, reverse=True):
+        launches += more[partition]
+        found += launches
+        if found > most:
+            break
+    return found
 
 
 def _equal_ends(total: int, count: int) -> list[int]:

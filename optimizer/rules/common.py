@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from commsched.models import Problem
 from commsched.models.errors import NotApplicableError
+from commsched.models.step import FusionKey
 
 
 def kinds_only(problem: Problem, who: str, kinds: Collection[str], what: str) -> None:
@@ -32,15 +33,34 @@ def kinds_only(problem: Problem, who: str, kinds: Collection[str], what: str) ->
         raise NotApplicableError(f"{who} buckets {what}; the step has {', '.join(others)}")
 
 
-def allreduce_only(problem: Problem, who: str) -> None:
-    """Check that all collectives of a step are all-reduces.
+def reductions(
+    problem: Problem, who: str, kinds: Collection[str] = ("allreduce",), what: str = "all-reduces"
+) -> dict[FusionKey, list[int]]:
+    """Return the chains of the kinds that a rule of data-parallel training buckets.
+
+    Whatever else the step sends (the all-to-alls of experts, the gathers of sharded parameters) goes
+    by itself, in ready order: the framework that makes the buckets does not see it.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    who
+        The rule, for the message.
+    kinds
+        The kinds that it buckets.
+    what
+        These kinds for people.
 
     Raises
     ------
     NotApplicableError
-        If there are others.
+        If the step has no all-reduce, and others than these kinds.
     """
-    kinds_only(problem, who, ("allreduce",), "all-reduces")
+    present = {key.kind for key in problem.chains}
+    if "allreduce" not in present:
+        kinds_only(problem, who, kinds, what)
+    return {key: chain for key, chain in problem.chains.items() if key.kind in kinds}
 
 
 def module_of(name: str) -> str:

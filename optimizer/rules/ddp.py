@@ -12,14 +12,15 @@ for it, since backward visits the layers in the reverse of forward order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 
-from commsched.models import Plan, Problem, close_at_or_above
+from commsched.models import Plan, Problem
 from commsched.models.errors import InputError
-from commsched.models.knob import Setting
+from commsched.models.knob import Setting, reached
 from commsched.models.units import MIB
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.common import reductions
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch
 
 FIRST_CAP_BYTES = MIB
 CAP_BYTES = 25 * MIB
@@ -71,25 +72,57 @@ def assign(
     >>> assign([4, 2, 4, 2], ["f4", "f2", "f4", "f2"], [100])
     [[1, 3], [0, 2]]
     """
-    if not caps:
-        raise InputError("caps: at least one is needed")
-    closed: list[list[int]] = []
-    chains: dict[Hashable, list[int]] = {}
+    chains: dict[tuple[str, Hashable], list[int]] = {}
     for index, key in enumerate(keys):
-        if sparse and sparse[index]:
-            closed.append([index])
-        else:
-            chains.setdefault(key, []).append(index)
-    left: list[list[int]] = []
-    for chain in chains.values():
-        own = [sizes[index] for index in chain]
-        ends = close_at_or_above(own, caps)
-        closed += [chain[begin:end] for begin, end in pairwise([0, *ends])]
-        # Only the last bucket of a key can be unfinished.
-        begin = ends[-2] if len(ends) > 1 else 0
-        if not sum(own[begin:]) >= caps[min(len(ends), len(caps)) - 1]:
-            left.append(closed.pop())
-    return sorted(closed, key=lambda bucket: bucket[-1]) + left[::-1]
+        # A key of its own, so that its only bucket uses up no other's cap.
+        alone = bool(sparse) and sparse[index]
+        chains.setdefault(("sparse", index) if alone else ("dense", key), []).append(index)
+    rows = list(chains.values())
+    totals = [[0, *accumulate(sizes[index] for index in row)] for row in rows]
+    single = [own[0] == "sparse" for own in chains]
+    cuts = _assigned(rows, totals, single, _given(caps))
+    return [rows[row][begin:end] for row, begin, end in cuts]
+
+
+def _assigned(
+    orders: Sequence[Sequence[int]],
+    totals: Sequence[Sequence[int]],
+    sparse: Sequence[bool],
+    caps: Sequence[Setting],
+) -> list[tuple[int, int, int]]:
+    """Return the buckets of :func:`assign` as the row, first member and end of each.
+
+    Parameters
+    ----------
+    orders
+        For each key the indices of its tensors, by which buckets that close are ordered.
+    totals
+        The bytes of each row's first 0, 1, 2, ... tensors.
+    sparse
+        Whether the only tensor of a row is sparse.
+    caps
+        Caps in bytes, at least one.
+    """
+    closed: list[tuple[int, int, int, int]] = []
+    left: list[tuple[int, int, int]] = []
+    for row, sums in enumerate(totals):
+        members = len(sums) - 1
+        if sparse[row]:
+            closed.append((orders[row][0], row, 0, 1))
+            continue
+        limits = iter(caps)
+        cap = next(limits)
+        begin = 0
+        while begin < members:
+            end = reached(sums, begin + 1, sums[begin], cap)
+            if end > members:  # only the last bucket of a key can be unfinished
+                left.append((row, begin, members))
+                break
+            closed.append((orders[row][end - 1], row, begin, end))
+            begin = end
+            cap = next(limits, cap)
+    closed.sort()
+    return [bucket[1:] for bucket in closed] + left[::-1]
 
 
 def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
@@ -104,14 +137,14 @@ def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     caps
         Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces.
+        If the step has no all-reduce.
 
     Examples
     --------
@@ -120,8 +153,7 @@ def ddp(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)
     >>> [b.names for b in ddp(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
     [('g0',), ('g1', 'g2', 'g3')]
     """
-    order = problem.ready_order
-    return _plan(problem, order, _assigned(problem, order, caps))
+    return ddp_sketcher(problem)(caps).plan()
 
 
 def ddp_first_iteration(problem: Problem, caps: Sequence[Setting] = (UNLIMITED,)) -> Plan:
@@ -136,14 +168,14 @@ def ddp_first_iteration(problem: Problem, caps: Sequence[Setting] = (UNLIMITED,)
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     caps
         The ``bucket_cap_mb_list`` in bytes where one is set; by default there is no limit.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces.
+        If the step has no all-reduce.
 
     Examples
     --------
@@ -152,7 +184,7 @@ def ddp_first_iteration(problem: Problem, caps: Sequence[Setting] = (UNLIMITED,)
     >>> ddp_first_iteration(GradientProblem(gradients, AlphaBeta(1, 1))).buckets[0].names
     ('g0', 'g1', 'g2')
     """
-    return _from_registration(problem, caps, indexed=False)
+    return registered_sketcher(problem, indexed=False)(caps).plan()
 
 
 def ddp_unused(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
@@ -166,14 +198,14 @@ def ddp_unused(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     caps
         Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces.
+        If the step has no all-reduce.
 
     Examples
     --------
@@ -182,7 +214,7 @@ def ddp_unused(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP
     >>> [b.names for b in ddp_unused(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
     [('g0', 'g1', 'g2'), ('g3',)]
     """
-    return _from_registration(problem, caps, indexed=False)
+    return registered_sketcher(problem, indexed=False)(caps).plan()
 
 
 def ddp_last_cap(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, CAP_BYTES)) -> Plan:
@@ -195,14 +227,14 @@ def ddp_last_cap(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, C
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     caps
         Caps in bytes, at least one; by default 1 MiB, then 25 MiB.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces.
+        If the step has no all-reduce.
 
     Examples
     --------
@@ -211,24 +243,60 @@ def ddp_last_cap(problem: Problem, caps: Sequence[Setting] = (FIRST_CAP_BYTES, C
     >>> [b.names for b in ddp_last_cap(GradientProblem(gradients, AlphaBeta(1, 1))).buckets]
     [('g0',), ('g1', 'g2'), ('g3',)]
     """
-    return _from_registration(problem, caps, indexed=True)
+    return registered_sketcher(problem, indexed=True)(caps).plan()
 
 
-def _assigned(problem: Problem, order: Sequence[int], caps: Sequence[Setting]) -> list[list[int]]:
-    allreduce_only(problem, "DDP's rule")
-    keys = [problem.keys[k] for k in order]
-    sparse = [key.alone != "" for key in keys]
-    return assign([problem.bytes[k] for k in order], keys, caps, sparse)
+def ddp_sketcher(problem: Problem) -> Callable[[Sequence[Setting]], Sketch]:
+    """Return :func:`ddp` from caps to buckets."""
+    rows = Rows(problem, reductions(problem, "DDP's rule").items())
+    orders = [row.places for row in rows.rows]
+    totals = [row.totals for row in rows.rows]
+    sparse = [row.key.alone != "" for row in rows.rows]
+
+    def sketch(caps: Sequence[Setting]) -> Sketch:
+        return Sketch(rows, [Cut(*cut) for cut in _assigned(orders, totals, sparse, _given(caps))])
+
+    return sketch
 
 
-def _from_registration(problem: Problem, caps: Sequence[Setting], *, indexed: bool) -> Plan:
-    """Assign in reverse ready order and reverse the list; unless ``indexed`` torch sorts it first."""
-    order = problem.ready_order[::-1]
-    buckets = _assigned(problem, order, caps)
-    if not indexed:
-        buckets.sort()
-    return _plan(problem, order, [bucket[::-1] for bucket in reversed(buckets)])
+def registered_sketcher(
+    problem: Problem, *, indexed: bool
+) -> Callable[[Sequence[Setting]], Sketch]:
+    """Return :func:`ddp_unused`, or :func:`ddp_last_cap` if ``indexed``, from caps to buckets.
+
+    It assigns in reverse ready order and reverses the list; unless ``indexed`` torch sorts it first.
+    """
+    chains = reductions(problem, "DDP's rule")
+    rows = Rows(problem, chains.items())
+    most = len(problem.names)
+    # Registration meets the keys in this order.
+    backward = sorted(
+        range(len(rows.rows)), key=lambda row: rows.rows[row].places[-1], reverse=True
+    )
+    orders = [[most - place for place in reversed(rows.rows[row].places)] for row in backward]
+    totals = [
+        [rows.rows[row].totals[-1] - total for total in reversed(rows.rows[row].totals)]
+        for row in backward
+    ]
+    sparse = [rows.rows[row].key.alone != "" for row in backward]
+    lengths = [len(order) for order in orders]
+
+    def sketch(caps: Sequence[Setting]) -> Sketch:
+        cuts = _assigned(orders, totals, sparse, _given(caps))
+        if not indexed:
+            cuts.sort(key=lambda cut: orders[cut[0]][cut[1]])
+        return Sketch(
+            rows,
+            [
+                Cut(backward[row], lengths[row] - end, lengths[row] - begin)
+                for row, begin, end in reversed(cuts)
+            ],
+        )
+
+    return sketch
 
 
-def _plan(problem: Problem, order: Sequence[int], buckets: Sequence[Sequence[int]]) -> Plan:
-    return Plan.of([problem.names[order[index]] for index in bucket] for bucket in buckets)
+def _given(caps: Sequence[Setting]) -> Sequence[Setting]:
+    if not caps:
+        raise InputError("caps: at least one is needed")
+    return caps

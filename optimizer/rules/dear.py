@@ -7,12 +7,16 @@ element counted as four bytes, whatever the dtype.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
-from commsched.models.knob import Setting
+from commsched.models.knob import Setting, reached
+from commsched.models.step import FusionKey
 from commsched.models.units import MIB
-from commsched.optimizer.rules.common import allreduce_only, is_layer, module_of
-from commsched.optimizer.rules.order import in_launch_order
+from commsched.optimizer.rules.common import is_layer, module_of, reductions
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch, Sketcher
 
 THRESHOLD_BYTES = 25 * MIB
 BYTES_AN_ELEMENT = 4
@@ -34,14 +38,14 @@ def dear(problem: Problem, threshold: Setting = THRESHOLD_BYTES) -> Plan:
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     threshold
         In bytes, with every element counted as four; by default 25 MiB.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces, or an element type of unknown size.
+        If the step has no all-reduce, or an element type of unknown size.
 
     Examples
     --------
@@ -51,24 +55,55 @@ def dear(problem: Problem, threshold: Setting = THRESHOLD_BYTES) -> Plan:
     >>> [b.names for b in dear(GradientProblem(gradients, AlphaBeta(1, 1)), 12_001).buckets]
     [('d.weight', 'c.weight'), ('b.bias', 'b.weight', 'a.weight')]
     """
-    allreduce_only(problem, "DeAR's rule")
-    buckets: list[list[int]] = []
-    for key, chain in problem.chains.items():
+    return dear_sketcher(problem)(threshold).plan()
+
+
+def dear_sketcher(problem: Problem) -> Sketcher:
+    """Return :func:`dear` from its knob to buckets."""
+    ordered: list[tuple[FusionKey, list[int]]] = []
+    # Of each row where its modules end, and their sizes up to there.
+    ends: list[list[int]] = []
+    sizes: list[list[int]] = []
+    for key, modules in _modules(problem).items():
+        ordered.append((key, [k for members in modules for k in members]))
+        ends.append([0, *accumulate(len(members) for members in modules)])
+        counts = (
+            sum(elements(problem.bytes[k], key.dtype) for k in members) for members in modules
+        )
+        sizes.append([0, *accumulate(BYTES_AN_ELEMENT * count for count in counts)])
+    rows = Rows(problem, ordered)
+
+    def sketch(threshold: Setting) -> Sketch:
+        cuts: list[Cut] = []
+        for row, (places, totals) in enumerate(zip(ends, sizes, strict=True)):
+            begin, modules = 0, len(places) - 1
+            while begin < modules:
+                # A group is empty as long as it has no elements.
+                held = bisect_right(totals, totals[begin], begin + 1)
+                end = reached(totals, min(held, modules) + 1, totals[begin], threshold) - 1
+                cuts.append(Cut(row, places[begin], places[end]))
+                begin = end
+        return rows.by_last_member(cuts)
+
+    return sketch
+
+
+def largest_modules(problem: Problem) -> dict[FusionKey, int]:
+    """Return for each fusion key the bytes of its largest module, which is never cut."""
+    return {
+        key: max(sum(problem.bytes[k] for k in members) for members in modules)
+        for key, modules in _modules(problem).items()
+    }
+
+
+def _modules(problem: Problem) -> dict[FusionKey, list[list[int]]]:
+    """Return for each fusion key its modules in forward order."""
+    found: dict[FusionKey, list[list[int]]] = {}
+    for key, chain in reductions(problem, "DeAR's rule").items():
         modules: dict[str, list[int]] = {}
         for position in reversed(chain):
             name = problem.names[position]
             module = name if is_layer(name.rpartition(".")[2]) else module_of(name)
             modules.setdefault(module, []).append(position)
-        group: list[int] = []
-        total = 0
-        for members in modules.values():
-            counts = (elements(problem.bytes[k], key.dtype) for k in members)
-            size = BYTES_AN_ELEMENT * sum(counts)
-            if total == 0 or total + size < threshold:
-                group += members
-                total += size
-            else:
-                buckets.append(group)
-                group, total = list(members), size
-        buckets.append(group)
-    return in_launch_order(problem, buckets)
+        found[key] = list(modules.values())
+    return found

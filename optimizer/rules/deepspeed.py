@@ -7,10 +7,13 @@ deepspeed/runtime/zero/config.py.
 
 from __future__ import annotations
 
-from commsched.models import Bucket, Plan, Problem
+from itertools import accumulate
+
+from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
-from commsched.models.knob import Setting
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.models.knob import Setting, exceeded
+from commsched.optimizer.rules.common import reductions
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch, Sketcher
 
 BUCKET_ELEMENTS = 500_000_000
 
@@ -32,14 +35,14 @@ def deepspeed(problem: Problem, bucket_elements: Setting = BUCKET_ELEMENTS) -> P
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
     bucket_elements
         ``reduce_bucket_size``, in elements; by default 500,000,000.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces, or an element type of unknown size.
+        If the step has no all-reduce, or an element type of unknown size.
 
     Examples
     --------
@@ -49,24 +52,33 @@ def deepspeed(problem: Problem, bucket_elements: Setting = BUCKET_ELEMENTS) -> P
     >>> [(b.names, b.not_before_ns) for b in deepspeed(problem, 2500).buckets]
     [(('g0', 'g1'), 2), (('g2', 'g3'), 4), (('g4',), 9)]
     """
-    allreduce_only(problem, "DeepSpeed's rule")
-    rank = {position: place for place, position in enumerate(problem.ready_order)}
+    return deepspeed_sketcher(problem)(bucket_elements).plan()
+
+
+def deepspeed_sketcher(problem: Problem) -> Sketcher:
+    """Return :func:`deepspeed` from its knob to buckets."""
+    rows = Rows(problem, reductions(problem, "DeepSpeed's rule").items())
     end_ns = problem.compute_ns if problem.gradients is not None else max(problem.ready_ns)
-    flushed: list[tuple[str, int, Bucket]] = []
-    for key, chain in problem.chains.items():
-        members: list[int] = []
-        filled = 0
-        for position in chain:
-            count = elements(problem.bytes[position], key.dtype)
-            if members and filled + count > bucket_elements:
-                bucket = _bucket(problem, members, problem.ready_ns[position])
-                flushed.append(("", rank[position], bucket))
-                members, filled = [], 0
-            members.append(position)
-            filled += count
-        flushed.append((key.dtype, rank[members[0]], _bucket(problem, members, end_ns)))
-    return Plan(tuple(bucket for _, _, bucket in sorted(flushed, key=lambda entry: entry[:2])))
+    counts = [
+        [0, *accumulate(elements(problem.bytes[k], row.key.dtype) for k in row.positions)]
+        for row in rows.rows
+    ]
 
+    def sketch(bucket_elements: Setting) -> Sketch:
+        flushed: list[tuple[str, int, Cut]] = []
+        for number, (row, totals) in enumerate(zip(rows.rows, counts, strict=True)):
+            begin, members = 0, len(row.positions)
+            while True:
+                # The first one is taken, however large.
+                most = members + 1
+                end = exceeded(totals, begin + 2, most, totals[begin], bucket_elements) - 1
+                if end >= members:
+                    break
+                when_ns = rows.ready_at[row.places[end]]
+                flushed.append(("", row.places[end], Cut(number, begin, end, when_ns)))
+                begin = end
+            last = Cut(number, begin, members, end_ns)
+            flushed.append((row.key.dtype, row.places[begin], last))
+        return Sketch(rows, [cut for _, _, cut in sorted(flushed)])
 
-def _bucket(problem: Problem, members: list[int], when_ns: int) -> Bucket:
-    return Bucket(tuple(problem.names[k] for k in members), when_ns)
+    return sketch

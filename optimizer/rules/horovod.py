@@ -14,72 +14,21 @@ what is ready at one wake in the order in which it was last launched, here in re
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from commsched.models import Bucket, Plan, Problem
 from commsched.models.errors import InputError, NotApplicableError
 from commsched.models.knob import Setting
 from commsched.models.units import MIB, NS_PER_MS, check_ns
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.common import kinds_only
+from commsched.optimizer.rules.fusing import fuse_responses, fused_rows
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch, Sketcher
 
 THRESHOLD_BYTES = 128 * MIB
 CYCLE_NS = NS_PER_MS
-
-
-def fuse_responses(
-    sizes: Sequence[int], keys: Sequence[Hashable], threshold: Setting
-) -> list[list[int]]:
-    """Return how ``Controller::FuseResponses`` fuses a queue of tensors.
-
-    The front is taken out; what follows is fused into it as long as keys are equal and the sum is at
-    most the threshold, which is a true maximum (a larger tensor is sent by itself). Others are skipped
-    while the bytes so far and all bytes skipped are at most the threshold together; the skipped ones
-    go back to the front.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of each tensor, in the order of the queue.
-    keys
-        What tensors must have in common to be fused, one a tensor.
-    threshold
-        The fusion threshold in bytes.
-
-    Returns
-    -------
-    list of list of int
-        Indices of the tensors of each launch, in launch order.
-
-    Examples
-    --------
-    >>> fuse_responses([4, 3, 5, 1], ["f4", "f2", "f4", "f4"], 10)
-    [[0, 2, 3], [1]]
-    >>> fuse_responses([4, 7, 5, 1], ["f4", "f2", "f4", "f4"], 10)
-    [[0], [1], [2, 3]]
-    """
-    queue = deque(range(len(sizes)))
-    launches: list[list[int]] = []
-    while queue:
-        front = queue.popleft()
-        launch, size = [front], sizes[front]
-        skipped: list[int] = []
-        skipped_size = 0
-        while queue:
-            following = queue[0]
-            if keys[following] == keys[front] and size + sizes[following] <= threshold:
-                launch.append(following)
-                size += sizes[following]
-            else:
-                skipped_size += sizes[following]
-                if not size + skipped_size <= threshold:
-                    break
-                skipped.append(following)
-            queue.popleft()
-        queue.extendleft(reversed(skipped))
-        launches.append(launch)
-    return launches
 
 
 def horovod(
@@ -93,9 +42,9 @@ def horovod(
 
     A background loop wakes at 0 and then one cycle after its last wake, or when the launches that it
     made have ended if that is later. Each time it takes what has become ready since, in ready order,
-    and launches it as :func:`fuse_responses` says, one launch after the other. So all that becomes
-    ready while a long launch runs is fused. Every bucket carries the wake at which it was launched in
-    ``not_before_ns``.
+    and launches it as :func:`~commsched.optimizer.rules.fusing.fuse_responses` says, one launch after
+    the other. So all that becomes ready while a long launch runs is fused. Every bucket carries the
+    wake at which it was launched in ``not_before_ns``.
 
     Parameters
     ----------
@@ -124,8 +73,39 @@ def horovod(
     ('g1', 'g2') 1000000
     ('g3', 'g4', 'g5') 2000000
     """
-    groups = [[position] for position in problem.ready_order]
-    return _Loop(problem, cycle_ns, waits).run(groups, threshold, fuse=True)
+    return horovod_sketcher(problem, cycle_ns=cycle_ns, waits=waits)(threshold).plan()
+
+
+def horovod_sketcher(problem: Problem, *, cycle_ns: int = CYCLE_NS, waits: bool = True) -> Sketcher:
+    """Return :func:`horovod` from its knob to buckets."""
+    loop = _Loop(problem, cycle_ns, waits)
+    rows = Rows(problem, problem.chains.items())
+    row_at = [0] * len(problem.names)
+    for number, row in enumerate(rows.rows):
+        for place in row.places:
+            row_at[place] = number
+
+    def sketch(threshold: Setting) -> Sketch:
+        sent = [0] * len(rows.rows)
+        free: dict[str, int] = {}
+        cuts: list[Cut] = []
+        at = wake = 0
+        while at < len(row_at):
+            wake = end = loop.wake_for(rows.ready_at[at], wake)
+            until = bisect_right(rows.ready_at, wake, at)
+            for number, last in fused_rows(rows.rows, row_at, (at, until), sent, threshold):
+                row, begin = rows.rows[number], sent[number]
+                sent[number] = last
+                start = max(wake, free.get(row.channel, 0))
+                size = row.totals[last] - row.totals[begin]
+                free[row.channel] = start + row.ns(size)
+                end = max(end, free[row.channel])
+                cuts.append(Cut(number, begin, last, wake))
+            at = until
+            wake = max(wake + loop.cycle_ns, end if waits else 0)
+        return Sketch(rows, cuts)
+
+    return sketch
 
 
 def horovod_groups(
@@ -198,7 +178,7 @@ class _Loop:
     """The background loop."""
 
     def __init__(self, problem: Problem, cycle_ns: int, waits: bool) -> None:
-        allreduce_only(problem, "Horovod's rule")
+        kinds_only(problem, "Horovod's rule", ("allreduce",), "all-reduces")
         if not problem.settled:
             raise NotApplicableError(
                 "Horovod's rule needs fixed ready times; part of the step waits for communication"

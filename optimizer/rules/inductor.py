@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 
 import networkx as nx
 
@@ -12,10 +13,11 @@ from commsched.models import Plan, Problem
 from commsched.models.collectives import Kind, check_ranks
 from commsched.models.cost import CostCurve
 from commsched.models.errors import InputError
-from commsched.models.knob import Setting
+from commsched.models.knob import Setting, exceeded
 from commsched.models.units import MIB, NS_PER_US, Number, exact, shown
 from commsched.optimizer.rules.curve import bandwidth_bytes_per_ns, latency_ns
 from commsched.optimizer.rules.order import by_last_member, contracted, in_launch_order
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch, Sketcher
 
 CAP_BYTES = 2000 * MIB
 EFFICIENCY = 0.9
@@ -55,11 +57,51 @@ def inductor(problem: Problem, cap_bytes: Setting = CAP_BYTES) -> Plan:
     >>> [b.names for b in inductor(GradientProblem(gradients, AlphaBeta(1, 1)), 6).buckets]
     [('g0', 'g1'), ('g2',), ('g3', 'g4')]
     """
+    if (sketch := inductor_sketcher(problem)) is not None:
+        return sketch(cap_bytes).plan()
     buckets: list[Sequence[int]] = [[k] for k in problem.ready_order]
     for kind in PASSES:
         if any(key.kind == kind for key in problem.chains):
             buckets = _bucketed(problem, by_last_member(problem, buckets), kind, cap_bytes)
     return in_launch_order(problem, buckets)
+
+
+def inductor_sketcher(problem: Problem) -> Sketcher | None:
+    """Return :func:`inductor` from its cap to buckets where nothing waits for a collective.
+
+    Then no pass changes what another one sees: each kind is cut in ready order.
+    """
+    if not problem.settled:
+        return None
+    rows = Rows(problem, problem.chains.items())
+    runs: list[tuple[int, int, int]] = []  # row, begin, end
+    for kind in (*PASSES, *({key.kind for key in problem.chains} - set(PASSES))):
+        mine = [n for n, row in enumerate(rows.rows) if row.key.kind == kind]
+        placed = sorted((place, n) for n in mine for place in rows.rows[n].places)
+        done = dict.fromkeys(mine, 0)
+        for n, members in groupby(placed, key=lambda entry: entry[1]):
+            count = len(list(members))
+            if kind in PASSES:
+                runs.append((n, done[n], done[n] + count))
+            else:  # never bucketed
+                runs += [(n, k, k + 1) for k in range(done[n], done[n] + count)]
+            done[n] += count
+    alone = [Cut(*run) for run in runs if run[2] == run[1] + 1]
+    runs = [run for run in runs if run[2] > run[1] + 1]
+    totals = [row.totals for row in rows.rows]
+
+    def sketch(cap: Setting) -> Sketch:
+        cuts = list(alone)
+        for row, begin, stop in runs:
+            while begin < stop:
+                # The first one is taken, however large.
+                sums = totals[row]
+                end = exceeded(sums, begin + 2, stop + 1, sums[begin], cap) - 1
+                cuts.append(Cut(row, begin, end))
+                begin = end
+        return rows.by_last_member(cuts)
+
+    return sketch
 
 
 def _bucketed(

@@ -7,11 +7,13 @@ megatron/core/distributed/distributed_data_parallel.py: ``bucket_size`` = max(40
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import elements
-from commsched.models.knob import Setting
-from commsched.optimizer.rules.common import kinds_only
-from commsched.optimizer.rules.order import in_launch_order
+from commsched.models.knob import Setting, reached
+from commsched.optimizer.rules.common import reductions
+from commsched.optimizer.rules.rows import Cut, Rows, Sketch, Sketcher
 
 LEAST_BUCKET_ELEMENTS = 40_000_000
 BUCKET_ELEMENTS_A_RANK = 1_000_000
@@ -44,7 +46,8 @@ def megatron(
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces or reduce-scatters.
+        A step with all-reduces, or with reduce-scatters alone; its other collectives are launched by
+        themselves.
     bucket_elements
         ``bucket_size`` (``--ddp-bucket-size``) in parameters; None for the default, 40,000,000 or
         1,000,000 times ``data_parallel_size`` if that is more.
@@ -56,7 +59,7 @@ def megatron(
     Raises
     ------
     NotApplicableError
-        If the step has other collectives, or an element type of unknown size.
+        If the step has neither, or an element type of unknown size.
 
     Examples
     --------
@@ -67,22 +70,35 @@ def megatron(
     >>> [bucket.names for bucket in megatron(problem, 228, distributed_optimizer=True).buckets]
     [('g0', 'g1'), ('g2', 'g3')]
     """
-    kinds = ("allreduce", "reduce_scatter")
-    kinds_only(problem, "Megatron's rule", kinds, "all-reduces and reduce-scatters")
     if bucket_elements is None:
         bucket_elements = max(LEAST_BUCKET_ELEMENTS, BUCKET_ELEMENTS_A_RANK * data_parallel_size)
+    return megatron_sketcher(problem, distributed_optimizer=distributed_optimizer)(
+        bucket_elements
+    ).plan()
+
+
+def megatron_sketcher(problem: Problem, *, distributed_optimizer: bool = False) -> Sketcher:
+    """Return :func:`megatron` from its knob to buckets."""
+    kinds = ("allreduce", "reduce_scatter")
+    chains = reductions(problem, "Megatron's rule", kinds, "all-reduces and reduce-scatters")
+    rows = Rows(problem, chains.items())
     aligned = ALIGNED_ELEMENTS if distributed_optimizer else 1
-    buckets: list[list[int]] = []
-    for key, chain in problem.chains.items():
-        members: list[int] = []
-        extent = 0
-        for position in chain:
-            begin = -(-extent // aligned) * aligned
-            extent = begin + elements(problem.bytes[position], key.dtype)
-            members.append(position)
-            if extent >= bucket_elements:
-                buckets.append(members)
-                members, extent = [], 0
-        if members:
-            buckets.append(members)
-    return in_launch_order(problem, buckets)
+    # Where each parameter begins in the buffer, and where the buffer ends after it.
+    begins: list[list[int]] = []
+    extents: list[list[int]] = []
+    for row in rows.rows:
+        counts = [elements(problem.bytes[k], row.key.dtype) for k in row.positions]
+        begins.append([0, *accumulate(-(-count // aligned) * aligned for count in counts)])
+        extents.append([begin + n for begin, n in zip(begins[-1], counts, strict=False)])
+
+    def sketch(bucket_elements: Setting) -> Sketch:
+        cuts: list[Cut] = []
+        for number, (starts, ends) in enumerate(zip(begins, extents, strict=True)):
+            begin = 0
+            while begin < len(ends):
+                last = reached(ends, begin, starts[begin], bucket_elements)
+                cuts.append(Cut(number, begin, min(last + 1, len(ends))))
+                begin = last + 1
+        return rows.by_last_member(cuts)
+
+    return sketch

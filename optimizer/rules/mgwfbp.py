@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from commsched.models import Plan, Problem
 from commsched.models.cost import CostCurve
 from commsched.models.dtypes import elements
-from commsched.optimizer.rules.common import allreduce_only
-from commsched.optimizer.rules.order import in_launch_order
+from commsched.optimizer.rules.common import reductions
+from commsched.optimizer.rules.rows import Cut, Rows
 
 SMALL_ELEMENTS = 8192
 
@@ -35,12 +36,12 @@ def mg_wfbp(problem: Problem) -> Plan:
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces.
+        If the step has no all-reduce.
 
     Examples
     --------
@@ -62,12 +63,12 @@ def mg_wfbp_dear(problem: Problem) -> Plan:
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched by themselves, in ready order.
 
     Raises
     ------
     NotApplicableError
-        If the step has other collectives than all-reduces, or an element type of unknown size.
+        If the step has no all-reduce, or an element type of unknown size.
 
     Examples
     --------
@@ -80,15 +81,15 @@ def mg_wfbp_dear(problem: Problem) -> Plan:
 
 
 def _merged(problem: Problem, small: int) -> Plan:
-    allreduce_only(problem, "MG-WFBP's rule")
-    buckets: list[list[int]] = []
-    for key, chain in problem.chains.items():
+    rows = Rows(problem, reductions(problem, "MG-WFBP's rule").items())
+    cuts: list[Cut] = []
+    for row, (key, chain) in enumerate((row.key, row.positions) for row in rows.rows):
         sizes = [problem.bytes[k] for k in chain]
         counts = [elements(size, key.dtype) for size in sizes] if small else [0] * len(sizes)
         ready = [problem.ready_ns[k] for k in chain]
         ends = _ends(ready, sizes, problem.cost(key), counts, small)
-        buckets += [chain[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    return in_launch_order(problem, buckets)
+        cuts += [Cut(row, begin, end) for begin, end in pairwise([0, *ends])]
+    return rows.by_last_member(cuts).plan()
 
 
 def _ends(

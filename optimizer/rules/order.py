@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import networkx as nx
 
-from commsched.models import Plan, Problem
+from commsched.models import Bucket, Plan, Problem
 
 
 def by_last_member(problem: Problem, buckets: Iterable[Sequence[int]]) -> list[Sequence[int]]:
@@ -61,6 +61,54 @@ def contracted(problem: Problem, buckets: Sequence[Sequence[int]]) -> nx.DiGraph
         if node.get(before, before) != node.get(after, after)
     )
     return graph
+
+
+def beside_others(
+    problem: Problem, positions: Sequence[Sequence[int]], buckets: Sequence[Bucket]
+) -> Plan:
+    """Return the plan with these buckets in this order, and all other collectives by themselves.
+
+    What is in no bucket is launched in ready order, as far as it waits for no later bucket. Buckets
+    of one channel keep the order in which they stand.
+
+    Parameters
+    ----------
+    problem
+        The step.
+    positions
+        Each bucket's collectives.
+    buckets
+        The buckets in launch order.
+
+    Examples
+    --------
+    >>> from commsched.models import AlphaBeta, Bucket, Gradient, GradientProblem
+    >>> gradients = [Gradient(f"g{k}", 1, ready_ns=k) for k in range(4)]
+    >>> problem = GradientProblem(gradients, AlphaBeta(1, 1))
+    >>> [b.names for b in beside_others(problem, [[1, 3]], [Bucket(("g1", "g3"))]).buckets]
+    [('g0',), ('g2',), ('g1', 'g3')]
+    """
+    rank = {position: place for place, position in enumerate(problem.ready_order)}
+    bucketed = {k for members in positions for k in members}
+    alone = [k for k in problem.ready_order if k not in bucketed]
+    members = [*positions, *([k] for k in alone)]
+    launched = [*buckets, *(Bucket((problem.names[k],)) for k in alone)]
+    graph = contracted(problem, members)
+    last: dict[str, int] = {}
+    for number, bucket in enumerate(positions):
+        channel = problem.channel(problem.keys[bucket[0]])
+        if channel in last:
+            graph.add_edge(last[channel], number)
+        last[channel] = number
+    places = [max(rank[k] for k in bucket) for bucket in members]
+    try:
+        # Compute first: it delays no launch.
+        order = nx.lexicographical_topological_sort(
+            graph, key=lambda node: places[node] if isinstance(node, int) else -1
+        )
+        return Plan(tuple(launched[node] for node in order if isinstance(node, int)))
+    except nx.NetworkXUnfeasible:  # the buckets wait for each other; the evaluator says how
+        return Plan(tuple(launched))
 
 
 def in_launch_order(problem: Problem, buckets: Iterable[Sequence[int]]) -> Plan:

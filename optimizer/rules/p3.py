@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from commsched.models import Plan, Problem
 from commsched.models.knob import Setting
-from commsched.optimizer.rules.common import allreduce_only
+from commsched.optimizer.rules.common import reductions
 from commsched.optimizer.rules.priority import (
     Part,
     Scheduler,
+    beside_others,
     counted,
     cut_ends,
     element_counts,
@@ -39,15 +40,15 @@ def p3(problem: Problem, slice_elements: Setting = SLICE_ELEMENTS) -> Plan:
     Parameters
     ----------
     problem
-        A step whose collectives are all all-reduces.
+        A step with all-reduces; its other collectives are launched whole, as soon as they are ready.
     slice_elements
         The elements of a slice; no knob.
 
     Raises
     ------
     NotApplicableError
-        If the slice is a knob, the step has other collectives or a type of unknown size, or would be
-        cut into more than a million slices.
+        If the slice is a knob, the step has no all-reduce or a type of unknown size, or would be
+        cut into too many slices.
     InputError
         If the slice is no whole number of at least 1.
 
@@ -64,11 +65,13 @@ def p3(problem: Problem, slice_elements: Setting = SLICE_ELEMENTS) -> Plan:
 
 def p3_of(problem: Problem, size: int) -> Scheduler:
     """Return P3's decisions for :func:`run`; the slice in elements."""
-    allreduce_only(problem, "P3")
+    reductions(problem, "P3")
     totals = element_counts(problem)
     counted(totals, size)
     slices = of_elements(problem, [cut_ends(total, size) for total in totals])
     # One slice at a time: each takes the whole window.
     parts = [[Part(part.chunk, 1) for part in row] for row in slices]
     layers = layer_numbers(problem)
-    return Scheduler(parts, lambda _now, position, piece: (layers[position], piece), credit=1)
+    return beside_others(
+        problem, Scheduler(parts, lambda _now, position, piece: (layers[position], piece), credit=1)
+    )

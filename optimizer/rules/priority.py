@@ -18,8 +18,10 @@ from commsched.models.knob import Knob, Setting, pieces
 from commsched.models.units import check_bytes
 from commsched.optimizer.rules.waiting import MostUrgent, MostUrgentFitting, Urgency
 
-MAX_PIECES = 1_000_000
-"""More pieces than that are refused: the scheduler would take long to play."""
+MAX_PIECES = 250_000
+"""More pieces than that are refused: to play them would take more than a few seconds."""
+PIECE_COSTS = 8
+"""A piece takes so many times longer to play than a bucket of a sketch."""
 
 
 class Part(NamedTuple):
@@ -89,7 +91,9 @@ def run(problem: Problem, scheduler: Scheduler) -> Run:
     An idle channel has an empty window, so no launch waits for anything but its ready time and the
     launch before it: the plan, evaluated, gives the same times.
     """
-    return _Step(problem, scheduler).play()
+    step = _Step(problem, scheduler)
+    step.run()
+    return Run(step.plan(), step.launches, step.end_ns)
 
 
 class _Channel:
@@ -216,7 +220,8 @@ class _Step:
         channel.busy = True
         self._at(self.launches[launch][1], self._sent, launch)
 
-    def play(self) -> Run:
+    def run(self) -> None:
+        """Play the step."""
         while self.events:
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
@@ -225,13 +230,37 @@ class _Step:
             for channel in self.channels.values():
                 self._commit(channel)
                 self._start(channel, now)
-        plan = Plan(tuple(self._bucket(*piece) for piece in self.order))
-        return Run(plan, self.launches, self.end_ns)
+
+    def plan(self) -> Plan:
+        """Return the launches as they were committed."""
+        return Plan(tuple(self._bucket(*piece) for piece in self.order))
 
     def _bucket(self, position: int, number: int) -> Bucket:
         parts = self.scheduler.parts[position]
         chunks = (parts[number].chunk,) if len(parts) > 1 else ()
         return Bucket((self.problem.names[position],), chunks=chunks)
+
+
+class Played:
+    """What a scheduler decides, before it becomes a plan; see ``Decision`` in ``rules.rows``."""
+
+    def __init__(self, problem: Problem, scheduler: Scheduler) -> None:
+        self.quick = not problem.limited_pools  # memory can hold a launch back
+        self._step = _Step(problem, scheduler)
+        self._step.run()
+        # A piece's bytes tell it apart, too: its number says nothing about where it was cut.
+        self.cuts = [(k, scheduler.parts[k][number].chunk) for k, number in self._step.order]
+        self.cost = PIECE_COSTS * len(self.cuts)
+
+    def makespan_ns(self) -> int:
+        """Return the makespan of the plan."""
+        step = self._step
+        ends = (end for _, end in step.launches)
+        return max(step.problem.compute_ns, *ends, *step.end_ns.values())
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        return self._step.plan()
 
 
 def at_least_one(value: Setting, what: str) -> None:
@@ -271,9 +300,35 @@ def layer_numbers(problem: Problem) -> list[int]:
     [1, 0]
     """
     numbers = [0] * len(problem.names)
-    for number, position in enumerate(reversed(problem.ready_order)):
+    reduced = (k for k in reversed(problem.ready_order) if problem.keys[k].kind == "allreduce")
+    for number, position in enumerate(reduced):
         numbers[position] = number
     return numbers
+
+
+def beside_others(problem: Problem, scheduler: Scheduler) -> Scheduler:
+    """Return a scheduler of a step's all-reduces that lets everything else pass by.
+
+    Other collectives are sent whole as soon as they are ready; where they share a channel with the
+    all-reduces, they come before what is not committed yet.
+    """
+    place = {
+        position: number
+        for number, position in enumerate(problem.ready_order)
+        if problem.keys[position].kind != "allreduce"
+    }
+    if not place:
+        return scheduler
+    parts = list(scheduler.parts)
+    for position in place:
+        parts[position] = [Part(Chunk(0, problem.bytes[position]), 0)]
+
+    def urgency(now: int, position: int, piece: int) -> Urgency:
+        if position in place:
+            return (-1, place[position])
+        return scheduler.urgency(now, position, piece)
+
+    return scheduler._replace(parts=parts, urgency=urgency)
 
 
 def counted(totals: Iterable[int], size: Setting) -> list[int]:
@@ -282,19 +337,25 @@ def counted(totals: Iterable[int], size: Setting) -> list[int]:
     Raises
     ------
     NotApplicableError
-        If they are more than a million.
+        If they are more than :data:`MAX_PIECES`.
     """
     counts = [pieces(total, size) for total in totals]
     if sum(counts) > MAX_PIECES:
         shown = size.value if isinstance(size, Knob) else size
-        raise NotApplicableError(f"pieces of {shown} are too small: there would be {sum(counts)}")
+        raise NotApplicableError(
+            f"pieces of {shown} are too small: there would be {sum(counts):,}, which takes long "
+            f"to play (at most {MAX_PIECES:,})"
+        )
     return counts
 
 
 def of_elements(problem: Problem, ends: Sequence[Sequence[int]]) -> list[list[Part]]:
-    """Return pieces that end after so many elements of their collective; their load is elements."""
+    """Return pieces that end after so many elements of their all-reduce; their load is elements."""
     parts: list[list[Part]] = []
     for size, key, after in zip(problem.bytes, problem.keys, ends, strict=True):
+        if key.kind != "allreduce":
+            parts.append([])
+            continue
         item = ITEM_BYTES[key.dtype]
         begins = [0, *after[:-1]]
         parts.append(
@@ -307,9 +368,10 @@ def of_elements(problem: Problem, ends: Sequence[Sequence[int]]) -> list[list[Pa
 
 
 def element_counts(problem: Problem) -> list[int]:
-    """Return how many elements each collective has."""
+    """Return how many elements each all-reduce has; 0 for other collectives."""
     return [
-        elements(size, key.dtype) for size, key in zip(problem.bytes, problem.keys, strict=True)
+        elements(size, key.dtype) if key.kind == "allreduce" else 0
+        for size, key in zip(problem.bytes, problem.keys, strict=True)
     ]
 
 
