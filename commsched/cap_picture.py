@@ -293,10 +293,11 @@ def _draw_curve(chart: _Chart, curve: Sequence[tuple[float, float]]) -> None:
         return
     chart.line(*zip(*curve, strict=True), color=CURVE, linewidth=1.4, solid_joinstyle="miter")
     best = chart.tuning.best
-    left, right = chart.x(best.low), chart.x(best.high and best.high + 1)
-    middle, half = (left + right) / 2, max(right - left, 0.05) / 2
     y = chart.y(best.exposed_ns)
-    chart.line((middle - half, middle + half), (y, y), color=CURVE, linewidth=4.5)
+    for low, high in ((best.low, best.high), *chart.tuning.equal_elsewhere):
+        left, right = chart.x(low), chart.x(high and high + 1)
+        middle, half = (left + right) / 2, max(right - left, 0.05) / 2
+        chart.line((middle - half, middle + half), (y, y), color=CURVE, linewidth=4.5)
 
 
 def _key(chart: _Chart) -> list[tuple[str, dict[str, Any]]]:
@@ -366,7 +367,7 @@ def _over(row: Row) -> str:
     """Return how much longer the step is than with the optimum; rounding is nothing."""
     if 0 <= row.over_optimal_ns <= row.launches:
         return "none"
-    share = percent(row.over_optimal_ns, row.timeline.makespan_ns)
+    share = percent(row.over_optimal_ns, row.optimal_ns)
     return f"{format_ns(row.over_optimal_ns)} ({share})"
 
 

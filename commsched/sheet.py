@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commsched.fonts import families, quiet
 from commsched.lanes import shown_from
-from commsched.models.errors import MissingExtraError
 from commsched.models.timeline import Timeline
 from commsched.models.units import format_ns
+from commsched.targets import need_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +28,8 @@ WIDTH, MARGIN, GUTTER, WIDEST_LABEL = 10.0, 0.2, 1.4, 1.6
 LINE, ROW, BOX, GAP, LANE = 0.19, 0.26, 0.36, 0.07, 0.42
 TITLE, HEADING, BODY, SMALL = 13.0, 10.0, 8.5, 7.5
 THIN, SPECK = 0.03, 0.012  # narrower boxes are merged with their neighbours, or drawn wider
-LOG_FROM, DECADES = 10, 4  # ratio from which times are on a log scale, and its most decades
+LOG_FROM, DECADES = 2.5, 4  # ratio from which times are on a log scale, and its most decades
+CUT_BELOW = 0.5  # another axis is cut if the times differ by less than so much of the largest
 MOST_MARKS = 60  # gradients of a backward, or launches of a channel, that are marked one by one
 
 INK, SOFT, FAINT, RULE = "#1a1a1a", "#595959", "#8c8c8c", "#e6e6e6"
@@ -57,6 +59,7 @@ class Page:
     def text(self, x: float, y: float, text: str, size: float = BODY, **style: object) -> None:
         """Write a line centred on the height ``y``."""
         written = self.axes.text(x, y + 0.0051 * size, text, parse_math=False)
+        style = {"family": families(text), **style}
         written.set(**{"fontsize": size, "color": INK, "zorder": 6, **style})
 
     def box(self, x: float, y: float, width: float, height: float, **style: object) -> None:
@@ -162,9 +165,9 @@ def round_values(low: float, high: float, most: int) -> list[tuple[float, str]]:
 class TimeScale:
     """The vertical scale: exposed times as shares of the plot's height.
 
-    It is logarithmic if the times differ so much that a linear one would hide the small ones, and
-    then linear from 0 to ``floor_ns`` where there are times below it. A linear scale that would start
-    with much empty space is cut.
+    It is logarithmic if the times differ so much that on a linear one a few large ones would squeeze
+    the others, and then linear from 0 to ``floor_ns`` where there are times below it. A linear scale
+    that would start with much empty space is cut.
     """
 
     def __init__(self, times: Sequence[int]) -> None:
@@ -182,7 +185,7 @@ class TimeScale:
         else:
             window = float(top)
             self.low_ns = -0.07 * top if min(times) < 0.07 * top else 0.0
-            if least == min(times) and 0 < top - least < 0.07 * top:
+            if least == min(times) and 0 < top - least < CUT_BELOW * top:
                 window = max(top - least, top / 50)
                 self.low_ns = top - window / 2 - (top - least) / 2 - 0.08 * window
             self.high_ns = self.low_ns + 1.16 * window if self.low_ns > 0 else 1.08 * top
@@ -207,15 +210,20 @@ class TimeScale:
             return [tick for tick in found if tick[0] > 0.06 or not self.cut]
         decades = range(math.floor(math.log10(self.low_ns)), math.ceil(math.log10(self.high_ns)))
         found = [(self.share(0), "0")] if self.foot else []
-        for ns in (factor * 10.0**decade for factor in (1, 5, 2) for decade in decades):
-            share = self.share(ns)
-            if self.low_ns <= ns <= self.high_ns and all(abs(share - s) > 0.07 for s, _ in found):
-                found.append((share, round_ns(ns)))
+        for factors in ((1, 5, 2), (3, 7, 4), (1.5, 2.5)):
+            for ns in (factor * 10.0**decade for factor in factors for decade in decades):
+                share = self.share(ns)
+                if self.low_ns <= ns <= self.high_ns and all(
+                    abs(share - s) > 0.07 for s, _ in found
+                ):
+                    found.append((share, round_ns(ns)))
+            if len(found) > 3:
+                break
         return found
 
 
 def round_ns(ns: float) -> str:
-    """Return a time of one figure in the unit in which it is shortest."""
+    """Return a time of few figures in the unit in which it is shortest."""
     for unit, decimals in (("s", 9), ("ms", 6), ("us", 3)):
         if ns >= 10**decimals:
             return f"{ns / 10**decimals:g} {unit}"
@@ -239,13 +247,11 @@ def render(suffix: str, title: str, make: Callable[[], Figure]) -> bytes:
     MissingExtraError
         If matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        hint = "pip install 'commsched[plot]'"
-        raise MissingExtraError(f"pictures need matplotlib: {hint}") from error
+    need_matplotlib()
+    import matplotlib
+
     picture = io.BytesIO()
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings(), quiet():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in any script
         matplotlib.rcdefaults()  # the user's settings must not change the picture
         matplotlib.rcParams.update({"svg.hashsalt": "commsched", "svg.fonttype": "none"})
@@ -350,7 +356,8 @@ def text_width(text: str, size: float = BODY, bold: bool = False) -> float:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    weight = "bold" if bold else "normal"
+    font = FontProperties(family=families(text), size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, font, False)[0]) / 72 * 1.03
 
 

@@ -16,6 +16,7 @@ from commsched.models import AlphaBeta, Gradient, GradientProblem, InputError, P
 from commsched.optimizer import compare
 from commsched.optimizer.result import Bound, Status
 from commsched.problems import load
+from commsched.problems.estimates.library import make
 from commsched.sheet import Box, TimeScale, free_place
 
 KIB, MIB = 2**10, 2**20
@@ -113,7 +114,7 @@ def test_svg_keeps_its_texts(tmp_path):
     for expected in (
         "Title",
         "Sub",
-        "exposed time",
+        "exposed time, log scale",
         "curve: DDP's single bucket cap; points: mean bucket size; log scale",
         "25 MiB",
         "optimum 779 us",
@@ -276,6 +277,36 @@ def test_scales_keep_the_order_and_have_ticks(times):
     assert len(ticks) >= 2
     assert all(0 <= share <= 1 for share, _ in ticks)
     assert len({label for _, label in ticks}) == len(ticks)
+
+
+def test_one_large_time_does_not_squeeze_the_others():
+    """A rule that is several times worse than all others leaves them room to differ."""
+    near = [13_530_000, 14_000_000, 16_500_000, 20_000_000]
+    for far in (36_000_000, 75_000_000, 110_000_000, 2_000_000_000):
+        scale = TimeScale([*near, far])
+        room = scale.share(near[-1]) - scale.share(near[0])
+        assert scale.log
+        assert room > 1.3 * (near[-1] - near[0]) / far  # what a scale from 0 would give
+        assert len(scale.ticks()) >= 3
+    close = TimeScale([109_000_000, 131_000_000, 205_000_000])  # less than twice: the rest is cut
+    assert close.cut
+    assert close.share(131_000_000) - close.share(109_000_000) > 0.19
+
+
+def test_all_caps_that_are_as_good_are_drawn_thick():
+    """The best caps may be ranges apart from each other."""
+    comparison = compare(make("resnet50/a100/10g/dp16").problem, rules=["ddp"])
+    tuning = comparison.best_settings["ddp-best"].tuning
+    assert tuning.equal_elsewhere
+    figure = cap_picture._figure(comparison, "Title", "")
+    chart = cap_picture._Chart(comparison, 1.0)
+    drawn = [line for line in figure.axes[0].lines if line.get_linewidth() == 4.5]
+    ends = sorted(
+        tuple(line.get_xdata()) for line in drawn if line.get_xdata()[0] >= cap_picture.LEFT
+    )
+    for low, high in ((tuning.best.low, tuning.best.high), *tuning.equal_elsewhere):
+        middle = (chart.x(low) + chart.x(high and high + 1)) / 2
+        assert any(left <= middle <= right for left, right in ends)
 
 
 def test_a_label_without_room_stays_inside():

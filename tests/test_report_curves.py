@@ -20,6 +20,7 @@ from commsched.optimizer import RULES, Bound, Status, compare, optimize, rule
 from commsched.optimizer.registry import KnobOf
 from commsched.optimizer.result import Result
 from commsched.problems import limits_of_texts
+from commsched.problems.estimates.library import make
 from commsched.report import contents as contents_module
 from commsched.report import curve as curve_module
 from commsched.report import page_bytes
@@ -155,6 +156,34 @@ def test_what_was_found_by_the_way_and_is_better_is_a_doubt():
     assert best < poor.makespan_ns
     assert "shorter than the best plan that the search found" in page.text
     assert "shorter than the best plan" not in page_of(problem).text
+
+
+def test_caps_that_are_as_good_elsewhere_are_shaded_too():
+    """What is within 1% may lie in several ranges; the page draws all, and says how many there are."""
+    problem = make("resnet50/a100/10g/dp16").problem
+    tuning = compare(problem, rules=["ddp"]).best_settings["ddp-best"].tuning
+    assert tuning.equal_elsewhere
+    curve = page_of(problem).data["chart"]["curves"][0]
+    assert curve["names"][0] == "ddp"
+    assert "other ranges" in curve["best_text"]
+    best = curve["best"][:2]
+    for cap in [low for low, _ in tuning.equal_elsewhere]:
+        assert any(low <= cap <= high for low, high in [best, *curve["equal"]])
+    limit = tuning.best.makespan_ns * 1.01
+    for each in tuning.ranges:
+        good = any(
+            low <= each.low and (high is None or (each.high or high + 1) <= high)
+            for low, high in curve["flat"]
+        )
+        assert good or each.makespan_ns > limit
+
+
+def test_ranges_that_no_eye_can_tell_apart_are_one():
+    """Thousands of ranges would make the page large; a gap that can be seen stays."""
+    many = [(k, k) for k in range(1_000, 100_000, 2)]
+    assert curve_module.seen_apart(many) == [(1_000, 99_998)]
+    assert curve_module.seen_apart([(1, 9), (12, None)]) == [(1, 9), (12, None)]
+    assert curve_module.seen_apart([]) == []
 
 
 def test_every_knob_is_known_to_the_curves():

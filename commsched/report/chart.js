@@ -82,22 +82,26 @@ function runs(numbers) {
   return found.map(([a, b]) => (b - a > 1 ? `${a}-${b}` : b > a ? `${a}, ${b}` : `${a}`)).join(", ");
 }
 
-// Exposed times upwards: from 0, or on a log scale where they differ by more than a factor of 20.
+// Exposed times upwards: from 0, or on a log scale where a few large ones would squeeze the others.
+const LOG_FROM = 2.5, CUT_BELOW = 0.5, LOG_TICKS = [[1], [5, 2], [3, 7, 4], [1.5, 2.5]];
 function axisOf(values, count = 6) {
   const most = Math.max(1, ...values), positive = values.filter((value) => value > 0), least = Math.min(most, ...positive);
-  if (most / least > 20) {
+  if (most / least > LOG_FROM) {
     const from = Math.max(least, most / 1e4) / 1.6, zero = values.some((value) => value < from) ? 0.06 : 0, decades = Math.log(most * 1.15 / from);
     const share = (ns) => (ns <= from ? zero * Math.max(ns, 0) / from : zero + (1 - zero) * Math.log(ns / from) / decades);
     const marks = zero ? [[0, "0"]] : [];
-    for (let power = Math.floor(Math.log10(from)); power <= Math.log10(most); power++) {
-      for (const times of most / from > 500 ? [1] : [1, 3]) {
-        const ns = times * 10 ** power;
-        if (ns >= from && ns <= most * 1.15) marks.push([ns, round(ns)]);
+    for (const factors of LOG_TICKS) {
+      for (const times of factors) {
+        for (let power = Math.floor(Math.log10(from)); power <= Math.log10(most * 1.15); power++) {
+          const ns = times * 10 ** power;
+          if (ns >= from && ns <= most * 1.15 && marks.every(([other]) => Math.abs(share(other) - share(ns)) > 0.06)) marks.push([ns, round(ns)]);
+        }
       }
+      if (marks.length > 3) break;
     }
-    return { log: true, cut: false, share, ticks: marks };
+    return { log: true, cut: false, share, ticks: marks.sort((a, b) => a[0] - b[0]) };
   }
-  const floor = Math.min(...values), cut = floor > most * 0.6 && most > floor * 1.001, from = cut ? floor - (most - floor) * 0.25 - most * 0.002 : 0;
+  const floor = Math.min(...values), cut = floor > most * CUT_BELOW && most > floor * 1.001, from = cut ? floor - (most - floor) * 0.25 - most * 0.002 : 0;
   const top = most + (most - from) * 0.08, steps = ticks(from, top, count), step = steps.length > 1 ? steps[1] - steps[0] : 1;
   return { log: false, cut, share: (ns) => (ns - from) / (top - from), ticks: steps.map((ns) => [ns, tickText(ns, step)]) };
 }
@@ -126,8 +130,8 @@ function chartLegend(chart, lines) {
   if (curve) {
     const cuts = curve.cuts ? ", which cuts collectives" : "";
     entries.push(entry("curve", curve.sampled ? `${curveTitle(curve)}: ${curve.plans} caps that were tried` : `${curveTitle(curve)} with any single cap${cuts} (${many(curve.plans, "plan")})`));
-    entries.push(entry("best-cap", `${curve.sampled ? "best of these" : "best cap"}: ${capRange(curve, curve.best[0], curve.best[1])}`));
-    if (curve.flat) entries.push(entry("flat", `step at most 1% longer: ${capRange(curve, ...curve.flat)}`));
+    entries.push(entry("best-cap", `${curve.sampled ? "best of these" : "best cap"}: ${curve.best_text}`));
+    if (curve.flat.length) entries.push(entry("flat", `step at most 1% longer: ${curve.flat_text}`));
   }
   entries.push(entry("point", "a rule, numbered as in the table"));
   if (chart.rows.some((row) => row.name === "ddp")) entries.push(entry("default", "PyTorch DDP's default"));

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from commsched.models import Plan, Problem
 from commsched.models.dtypes import ITEM_BYTES
-from commsched.models.errors import NotApplicableError, PlanError
+from commsched.models.errors import DeadlockError, NotApplicableError, PlanError
 from commsched.models.timeline import play
+from commsched.models.units import format_bytes
 from commsched.optimizer import Comparison, KnobRange, Row, Tuning, rule
-from commsched.optimizer.handy import bytes_range
+from commsched.optimizer.handy import Span, bytes_range, ranges_text
 from commsched.optimizer.registry import RULES, KnobOf
 
 SAMPLES = 120
@@ -22,6 +23,8 @@ MOST_RANGES = 2_400
 """A curve with more steps is thinned out for the picture."""
 MOST_OTHER_RANGES = 400
 """So are the small ones."""
+APART = 1.01
+"""Ranges of caps look as one if there is no more than this factor between them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Curve:
         The best of them.
     flat
         The first and last value around it with a step at most 1% longer; None if sampled.
+    equal_elsewhere, flat_elsewhere
+        What is as good as the best, or at most 1% longer, apart from those.
+    best_text, flat_text
+        Which values do equally well, and which lie within 1%, for people.
     sampled
         Whether only some values were tried, so that a better one may be missed.
     setting, plan
@@ -57,19 +64,37 @@ class Curve:
     cuts: bool
     ranges: tuple[KnobRange, ...]
     best: KnobRange
-    flat: tuple[int, int | None] | None
+    flat: Span | None
     sampled: bool
     setting: str
     plan: Plan = field(repr=False)
+    equal_elsewhere: tuple[Span, ...] = ()
+    flat_elsewhere: tuple[Span, ...] = ()
+    best_text: str = ""
+    flat_text: str = ""
+
+    @property
+    def flat_spans(self) -> list[Span]:
+        """All values with a step at most 1% longer than with the best, ascending."""
+        spans = [*self.flat_elsewhere, *([] if self.flat is None else [self.flat])]
+        return sorted(spans, key=lambda span: span[0])
 
 
 def curve_of_tuning(problem: Problem, name: str, setting: str, tuning: Tuning) -> Curve:
     """Return the curve of a rule whose every plan was visited."""
     knob = _knob(name)
+    in_bytes, unit_bytes = _unit(problem, knob)
+    best = tuning.best.low, tuning.best.high
+
+    def show(low: int, high: int | None, inner: Span | None = None) -> str:
+        text = knob.range_text(low, high, inner)
+        return text if in_bytes or text == "any" else f"{text} elements"
+
     return Curve(
         name,
         rule(name).title,
-        *_unit(problem, knob),
+        in_bytes,
+        unit_bytes,
         knob.cuts,
         tuning.ranges,
         tuning.best,
@@ -77,6 +102,10 @@ def curve_of_tuning(problem: Problem, name: str, setting: str, tuning: Tuning) -
         False,
         setting,
         tuning.plan,
+        tuning.equal_elsewhere,
+        tuning.flat_elsewhere,
+        ranges_text(show, best, tuning.equal_elsewhere),
+        ranges_text(show, tuning.flat, tuning.flat_elsewhere, best),
     )
 
 
@@ -110,14 +139,19 @@ def sampled_curve(problem: Problem, name: str, samples: int | None = None) -> Cu
         settings[value] = setting
     ranges, plans = [], {}
     for value in sorted(settings):
-        plans[value] = plan = knob.make(problem, value)
-        timeline = play(problem, plan)
+        try:
+            plans[value] = plan = knob.make(problem, value)
+            timeline = play(problem, plan)
+        except DeadlockError:
+            continue  # with another cap its launches may not wait for each other
         if not timeline.broken:
             ranges.append(
                 KnobRange(value, value, timeline.makespan_ns, timeline.exposed_ns, plan.launches)
             )
     if not ranges:
-        raise NotApplicableError(f"{name}: every cap that was tried breaks a limit")
+        raise NotApplicableError(
+            f"{name}: every cap that was tried breaks a limit, or its launches wait for each other"
+        )
     best = min(ranges, key=lambda r: (r.makespan_ns, r.launches))
     return Curve(
         name,
@@ -131,6 +165,7 @@ def sampled_curve(problem: Problem, name: str, samples: int | None = None) -> Cu
         True,
         settings[best.low],
         plans[best.low],
+        best_text=format_bytes(best.low) if in_bytes else f"{best.low:,} elements",
     )
 
 
@@ -218,6 +253,23 @@ def thinned(ranges: Sequence[KnobRange], most: int = MOST_RANGES) -> list[KnobRa
         kept[1] = max(kept[1], each, key=lambda r: r.exposed_ns)
     found = {each for kept in strips.values() for each in kept}
     return sorted(found, key=lambda r: r.low)
+
+
+def seen_apart(spans: Sequence[Span]) -> list[Span]:
+    """Return ascending ranges for a picture: those that no eye can tell apart are joined.
+
+    Examples
+    --------
+    >>> seen_apart([(1, 10), (20, 1000), (1002, 1100), (1102, None)])
+    [(1, 10), (20, None)]
+    """
+    found: list[Span] = []
+    for low, high in spans:
+        if found and found[-1][1] is not None and low <= found[-1][1] * APART:
+            found[-1] = (found[-1][0], high)
+        else:
+            found.append((low, high))
+    return found
 
 
 def mean_size(row: Row) -> float:

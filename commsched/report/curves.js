@@ -1,12 +1,6 @@
 // The curves of all rules with a cap: which one the large chart shows, and each of them small.
 let chosenCurve = 0;
 const curveTitle = (curve) => curve.titles.join(" = ");
-const capText = (curve, value) => (curve.in_bytes ? size(value) : `${value.toLocaleString("en")} elements`);
-
-function capRange(curve, first, last) {
-  const [from, until] = [capText(curve, first), last === null ? "" : capText(curve, last)];
-  return last === null ? `${from} or more` : from === until ? from : `${from} to ${until}`;
-}
 
 function startCurves() {
   const curves = DATA.chart ? DATA.chart.curves : [], select = byId("curve");
@@ -42,19 +36,24 @@ function curvePath(curve, sizes, y) {
   return path;
 }
 
-// The band of caps that are nearly as good.
+// From where to where a range of caps goes; its last value is part of it.
+const capEnds = (curve, sizes, first, last) => [sizes.cap(curve, first), sizes.cap(curve, last === null ? null : last + 1)];
+
+// The bands of caps that are nearly as good.
 function addFlat(add, curve, sizes, top, bottom) {
-  if (!curve.flat) return;
-  const from = sizes.cap(curve, curve.flat[0]);
-  add("rect", { class: "flat", x: from, y: top, width: Math.max(1, sizes.cap(curve, curve.flat[1]) - from), height: bottom - top });
+  for (const [first, last] of curve.flat) {
+    const [from, until] = capEnds(curve, sizes, first, last);
+    add("rect", { class: "flat", x: from, y: top, width: Math.max(1, until - from), height: bottom - top });
+  }
 }
 
 // The curve and its best caps.
 function addCurve(add, curve, sizes, y) {
-  const from = sizes.cap(curve, curve.best[0]), until = sizes.cap(curve, curve.best[1] === null ? null : curve.best[1] + 1);
-  const middle = (from + until) / 2, half = Math.max(until - from, 6) / 2;
   add("path", { class: "curve", d: curvePath(curve, sizes, y) });
-  add("path", { class: "best-cap", d: `M${middle - half} ${y(curve.best[2])}H${middle + half}` });
+  for (const [first, last] of [curve.best, ...curve.equal]) {
+    const [from, until] = capEnds(curve, sizes, first, last), middle = (from + until) / 2, half = Math.max(until - from, 6) / 2;
+    add("path", { class: "best-cap", d: `M${middle - half} ${y(curve.best[2])}H${middle + half}` });
+  }
 }
 
 function drawCurves() {
@@ -67,7 +66,7 @@ function drawCurves() {
       drawChart();
       byId("chart").scrollIntoView({ block: "nearest" });
     });
-    const best = `${curve.sampled ? "best tried" : "best"}: ${capRange(curve, curve.best[0], curve.best[1])}, ${time(curve.best[2])} exposed`;
+    const best = `${curve.sampled ? "best tried" : "best"}: ${curve.best_text}, ${time(curve.best[2])} exposed`;
     return make("div", {}, make("div", { class: "head" }, make("h3", {}, curveTitle(curve)), show), make("p", { class: "soft small" }, best));
   });
   const help = make("p", { class: "soft small whole" }, "Every rule with a cap, on one scale. Thick: its best caps. Point: the rule as it comes, at its mean bucket. Dashed: the best plan. Shaded: the step is at most 1% longer than with the rule's best cap.", chart.limited ? " Caps whose plans break a limit are drawn, too." : "");

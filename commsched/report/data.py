@@ -17,6 +17,7 @@ from commsched.report.curve import (
     MOST_RANGES,
     Curve,
     mean_size,
+    seen_apart,
     thinned,
 )
 from commsched.report.overheads import terms_text
@@ -149,7 +150,10 @@ def curves_data(curves: Sequence[Curve]) -> list[dict[str, Any]]:
                 "sampled": curve.sampled,
                 "plans": len(curve.ranges),
                 "best": [curve.best.low, curve.best.high, curve.best.exposed_ns],
-                "flat": curve.flat,
+                "best_text": curve.best_text,
+                "equal": seen_apart(curve.equal_elsewhere),
+                "flat": seen_apart(curve.flat_spans),
+                "flat_text": curve.flat_text,
                 "ranges": [
                     [r.low, r.high, r.exposed_ns, r.launches] for r in thinned(curve.ranges, most)
                 ],

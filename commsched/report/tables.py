@@ -61,7 +61,7 @@ def _rule_row(number: int, row: Row, *, best: bool = False) -> str:
     timeline = row.timeline
     over = "-" if best else "none"
     if row.over_optimal_ns > row.launches or row.over_optimal_ns < 0:
-        share = percent(row.over_optimal_ns, max(1, timeline.makespan_ns))
+        share = percent(row.over_optimal_ns, row.optimal_ns)
         over = f"{format_ns(row.over_optimal_ns)} ({share})"
     cells = [
         (str(number) if number else "", number),

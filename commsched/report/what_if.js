@@ -40,6 +40,11 @@ function startWhatIf() {
     return [make("div", {}, title), make("div", {}, track, make("div", { class: "value" }, text))];
   }
 
+  function over(more, least) {
+    const share = (100 * more) / Math.max(1, least);
+    return `${share >= 1 ? share.toFixed(1) : share.toPrecision(2)}%`;
+  }
+
   function show() {
     inputs.forEach((input, k) => { input.value = String(at[k]); outputs[k].textContent = value(k); input.setAttribute("aria-valuetext", value(k)); });
     const point = points.get(at.join());
@@ -49,7 +54,7 @@ function startWhatIf() {
     kept.forEach((plan, k) => {
       const title = best && k === kept.length - 1 ? `${data.titles[k]} of the step as it is, kept` : data.titles[k];
       if (!plan) bars.push(...bar(title, "cannot run there", 0, 0));
-      else bars.push(...bar(title, `step ${time(plan[0], 4)}, ${time(plan[1])} exposed${best && plan[0] - best[0] > launches ? `, ${(100 * (plan[0] - best[0]) / plan[0]).toPrecision(2)}% over the optimum there` : ""}`, plan[0] - plan[1], plan[0]));
+      else bars.push(...bar(title, `step ${time(plan[0], 4)}, ${time(plan[1])} exposed${best && plan[0] - best[0] > launches ? `, ${over(plan[0] - best[0], best[0])} over the optimum there` : ""}`, plan[0] - plan[1], plan[0]));
     });
     if (best) bars.push(...bar("the optimum there", `step ${time(best[0], 4)}, ${time(best[1])} exposed, ${many(launches, "launch")}`, best[0] - best[1], best[0]));
     else bars.push(...bar("lower bound there", `no plan is shorter than ${time(bound, 4)}`, compute, bound));
