@@ -165,12 +165,21 @@ def verify_command(
 ) -> None:
     """Check a plan file against its problem, without a solver."""
     problem = loaded.problem
-    checks = verify_plan(problem, read_plan(plan_file), plan_file)
+    found = verify_plan(problem, read_plan(plan_file), plan_file)
     if as_json:
-        print_json({"verified": True, "checks": checks})
+        print_json(
+            {
+                "verified": True,
+                "checks": found.checks,
+                "not_checked": found.notes,
+                "bound_proved": found.bound_proved,
+            }
+        )
         return
-    for check in checks:
+    for check in found.checks:
         typer.echo(f"ok: {check}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
 
 
 app.command("fit")(fit_command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commsched.documents import comparison_document
+from commsched.documents import compared_document, comparison_document
 from commsched.models.errors import InputError
 from commsched.optimizer import TIME_LIMIT_S, compare, optimize, verdict
 from commsched.options import (
@@ -67,7 +67,8 @@ def compare_command(
     with watch.search("searching", time_limit) as tell:
         result = optimize(problem, scope=scope, time_limit_s=time_limit, progress=tell)
     if result.plan is None:
-        leave_without_plan(result, watch, time_limit, as_json=as_json)
+        shown = compared_document(result) if as_json else None
+        leave_without_plan(result, watch, time_limit, document=shown)
     with watch.steps("comparing") as tell_steps:
         comparison = compare(problem, result=result, progress=tell_steps)
     today = today_row(comparison, loaded)

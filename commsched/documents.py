@@ -112,15 +112,7 @@ def comparison_document(
     comparison: Comparison, verdict: str, today: Row | None = None
 ) -> dict[str, Any]:
     """Return a comparison: the rules best first, the optimum, the bound, and what runs today."""
-    result = comparison.result
-    return {
-        "problem": result.problem.name,
-        "problem_digest": problem_digest(result.problem),
-        "scope": result.scope,
-        "status": str(result.status),
-        "method": result.method,
-        "lower_bound_us": us_from_ns(comparison.lower_bound_ns),
-        "compute_us": us_from_ns(result.timeline.compute_ns),
+    return compared_document(comparison.result) | {
         "optimal": comparison.optimal.record(),
         "today": None if today is None else today.record(),
         "rows": [row.record() for row in comparison.rows],
@@ -129,6 +121,25 @@ def comparison_document(
             name: best_setting_document(found) for name, found in comparison.best_settings.items()
         },
         "verdict": verdict,
+    }
+
+
+def compared_document(result: Result) -> dict[str, Any]:
+    """Return a comparison with nothing in it: all that there is where the search found no plan."""
+    return {
+        "problem": result.problem.name,
+        "problem_digest": problem_digest(result.problem),
+        "scope": result.scope,
+        "status": str(result.status),
+        "method": result.method,
+        "lower_bound_us": us_from_ns(result.lower_bound_ns),
+        "compute_us": us_from_ns(result.problem.compute_ns),
+        "optimal": None,
+        "today": None,
+        "rows": [],
+        "skipped": [],
+        "best_settings": {},
+        "verdict": None,
     }
 
 

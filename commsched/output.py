@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,9 @@ from commsched.problems import RecordedStep, Recording
 
 MAX_BUCKET_ROWS = 40
 PLAIN_WIDTH = 140
+WHY = "why exposed"
+FEW_MEMBERS, MOST_MEMBERS = 16, 1000
+"""Columns are left out before members get less room than this, and their names are cut beyond that."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -122,7 +126,7 @@ def print_steps(console: Console, rows: list[Row], result: Result) -> None:
         timeline = row.timeline
         over = "none"
         if row.over_optimal_ns > row.launches or row.over_optimal_ns < 0:
-            share = percent(row.over_optimal_ns, timeline.makespan_ns)
+            share = percent(row.over_optimal_ns, row.optimal_ns)
             over = f"{format_ns(row.over_optimal_ns)} ({share})"
         table.add_row(
             _line(f"{row.title}{_mark(row)}", "bold" if row.name == "optimal" else ""),
@@ -199,37 +203,66 @@ def print_left_out(console: Console, name: str, reason: str) -> None:
 
 def print_buckets(console: Console, timeline: Timeline) -> None:
     """Print one row a launch: when it was ready, when it ran, and why it is exposed."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    channels = {launch.channel for launch in timeline.launches}
-    overflow: OverflowMethod = "ellipsis" if shows(console, "…") else "fold"
-    for name in ("#", "members", "size", "ready", "start", "end", "exposed"):
-        justify: JustifyMethod = "left" if name == "members" else "right"
-        table.add_column(name, justify=justify, overflow=overflow)
-    if len(channels) > 1:
-        table.add_column("channel", overflow=overflow)
-    table.add_column("why exposed", overflow=overflow)
     exposures = launch_exposures(timeline)
     shown = _shown(len(timeline.launches))
+    rows: list[dict[str, str]] = []
     for number, (launch, exposure) in enumerate(zip(timeline.launches, exposures, strict=True)):
-        if number not in shown:
-            if number - 1 in shown:
-                hidden = len(timeline.launches) - len(shown)
-                table.add_row("...", f"{hidden} more (all of them with --json)")
-            continue
-        cells = [
-            str(number + 1),
-            _members(launch.names, "…" if shows(console, "…") else "..."),
-            format_bytes(launch.bytes),
-            format_ns(launch.ready_ns),
-            format_ns(launch.start_ns),
-            format_ns(launch.end_ns),
-            format_ns(exposure.exposed_ns),
-        ]
-        if len(channels) > 1:
-            cells.append(launch.channel)
-        cells.append("" if exposure.reason is Reason.HIDDEN else str(exposure.reason))
-        table.add_row(*(_line(cell) for cell in cells))
+        if number in shown:
+            row = {
+                "#": str(number + 1),
+                "members": "",
+                "size": format_bytes(launch.bytes),
+                "ready": format_ns(launch.ready_ns),
+                "start": format_ns(launch.start_ns),
+                "end": format_ns(launch.end_ns),
+                "exposed": format_ns(exposure.exposed_ns),
+                "channel": printable(launch.channel),
+                WHY: "" if exposure.reason is Reason.HIDDEN else str(exposure.reason),
+            }
+            rows.append(row)
+    if len({launch.channel for launch in timeline.launches}) == 1:
+        for row in rows:
+            del row["channel"]
+    dots = "…" if shows(console, "…") else "..."
+    names = [timeline.launches[number].names for number in sorted(shown)]
+    full = [printable(_members(each, dots, MOST_MEMBERS)) for each in names]
+    left_out, width, why = _fitted(console.width, rows, max(map(len, full)))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    overflow: OverflowMethod = "ellipsis" if shows(console, "…") else "fold"
+    columns = [name for name in rows[0] if name not in left_out]
+    for name in columns:
+        justify: JustifyMethod = "left" if name in ("members", "channel") else "right"
+        if name == WHY:
+            table.add_column(name, overflow="fold", width=why)
+        else:
+            table.add_column(name, justify=justify, overflow=overflow, no_wrap=name != "members")
+    for place, (row, each) in enumerate(zip(rows, names, strict=True)):
+        row["members"] = printable(_members(each, dots, width))
+        if place == len(shown) // 2 and len(shown) < len(timeline.launches):
+            hidden = len(timeline.launches) - len(shown)
+            table.add_row("...", f"{hidden} more (all of them with --json)")
+        table.add_row(*(Text(row[name]) for name in columns))
     console.print(table)
+    if left_out:
+        console.print(f"(with --json: {', '.join(left_out)})")
+
+
+def _fitted(
+    width: int, rows: Sequence[Mapping[str, str]], members: int
+) -> tuple[tuple[str, ...], int, int]:
+    """Return the columns that are left out of a narrow terminal, and the room for members and why."""
+    widths = {name: max(len(name), *(cell_len(row[name]) for row in rows)) for name in rows[0]}
+    wanted = max(len("members"), min(members, FEW_MEMBERS))
+    room = 0
+    choices: list[tuple[tuple[str, ...], int]] = [((), widths[WHY]), ((), len(WHY)), ((WHY,), 0)]
+    choices += [((WHY, "ready"), 0), ((WHY, "ready", "channel"), 0)]
+    for left_out, why in choices if "channel" in widths else choices[:-1]:
+        columns = [name for name in rows[0] if name not in left_out]
+        others = sum(widths[name] for name in columns if name not in ("members", WHY))
+        room = width - others - why - 2 * (len(columns) - 1)
+        if room >= wanted:
+            break
+    return left_out, max(wanted, room), why
 
 
 def _shown(count: int) -> set[int]:
@@ -239,11 +272,11 @@ def _shown(count: int) -> set[int]:
     return set(range(half)) | set(range(count - half, count))
 
 
-def _members(names: tuple[str, ...], dots: str, width: int = 40) -> str:
+def _members(names: tuple[str, ...], dots: str, width: int) -> str:
     if len(names) == 1:
         return _clipped(names[0], width, dots)
-    each = (width - 4) // 2
     count = f"{len(names)}: "
+    each = max(len(dots) + 1, (width - len(count) - 4) // 2)
     return f"{count}{_clipped(names[0], each, dots)} .. {_clipped(names[-1], each, dots)}"
 
 

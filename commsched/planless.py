@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
-from commsched.documents import plan_document
 from commsched.optimizer import WORKERS, Result, Status, conflict
 from commsched.process import EXIT_INFEASIBLE, EXIT_LIMIT, print_json
 from commsched.watching import Watch
@@ -18,7 +17,7 @@ def leave_without_plan(
     time_limit: float,
     workers: int = WORKERS,
     *,
-    as_json: bool = False,
+    document: dict[str, Any] | None = None,
 ) -> NoReturn:
     """Say on standard error why there is no plan, and exit.
 
@@ -30,8 +29,8 @@ def leave_without_plan(
         Tells what is being done.
     time_limit, workers
         For the search for limits that exclude each other.
-    as_json
-        Whether the result is printed on standard output as well.
+    document
+        What ``--json`` prints of the result, in the shape of the command's own object; None without it.
 
     Raises
     ------
@@ -49,7 +48,7 @@ def leave_without_plan(
     if labels is not None:
         what = "no plan keeps" if len(labels) == 1 else "no plan keeps together"
         text = f"{what}: {'; '.join(labels)}"
-    if as_json:
-        print_json({**plan_document(result), "conflict": labels})
+    if document is not None:
+        print_json({**document, "conflict": labels})
     typer.echo(f"commsched: {result.status}: {text}", err=True)
     raise typer.Exit(EXIT_INFEASIBLE if result.status == Status.INFEASIBLE else EXIT_LIMIT)

@@ -111,7 +111,8 @@ def plan_command(
             repeatable=repeatable,
         )
     if result.plan is None:
-        leave_without_plan(result, watch, time_limit, workers, as_json=as_json)
+        shown = plan_document(result) if as_json else None
+        leave_without_plan(result, watch, time_limit, workers, document=shown)
     found, chosen = None, result
     if terms is not None:
         with watch.doing("planning with overheads"):

@@ -21,6 +21,7 @@ from commsched.problems import Loaded, Network, ReadOptions
 from commsched.process import print_json
 from commsched.sensitivity_output import (
     document,
+    nominal_document,
     print_hiding,
     print_knobs,
     print_robust,
@@ -83,7 +84,8 @@ def sensitivity_command(
     with watch.search("searching", time_limit) as tell:
         result = optimize(problem, time_limit_s=time_limit, progress=tell)
     if result.plan is None:
-        leave_without_plan(result, watch, time_limit, as_json=as_json)
+        shown = nominal_document(problem, result) if as_json else None
+        leave_without_plan(result, watch, time_limit, document=shown)
     knobs, hiding, why_not = [], None, ""
     slowed = safe = None
     with watch.steps("looking at other numbers") as tell_steps:

@@ -167,6 +167,18 @@ def print_robust(console: Console, safe: RobustResult, names: Sequence[str]) -> 
     console.print(f"{safe.status}: {safe.reason}{bound}")
 
 
+def nominal_document(problem: Problem, result: Result) -> dict[str, Any]:
+    """Return what is known before other numbers are looked at: all that there is without a plan."""
+    return {
+        "problem": problem.name,
+        "problem_digest": problem_digest(problem),
+        "status": str(result.status),
+        "lower_bound_us": us_from_ns(result.lower_bound_ns),
+        "launches": None if result.plan is None else result.plan.launches,
+        "knobs": {},
+    }
+
+
 def document(
     problem: Problem,
     result: Result,
@@ -179,12 +191,8 @@ def document(
     why_not: str,
 ) -> dict[str, Any]:
     """Return everything as plain data; factors are of the nominal values, times in microseconds."""
-    found: dict[str, Any] = {
-        "problem": problem.name,
-        "problem_digest": problem_digest(problem),
-        "launches": None if result.plan is None else result.plan.launches,
-        "knobs": {str(knob.knob): _knob_document(problem, knob) for knob in knobs},
-    }
+    found = nominal_document(problem, result)
+    found["knobs"] = {str(knob.knob): _knob_document(problem, knob) for knob in knobs}
     if why_not:
         found["why_not"] = why_not
     if hiding is not None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from commsched.models.errors import InputError
+from commsched.models.errors import InputError, MissingExtraError
 from commsched.problems.sources.source import STANDARD_INPUT
 
 PICTURES = (".png", ".svg")
@@ -28,6 +28,8 @@ def check_targets(targets: Mapping[str, object], inputs: Iterable[object]) -> No
     InputError
         If a target is an input or a file of one, two targets are the same file, a target's folder
         is not there, or a picture has the name of something else.
+    MissingExtraError
+        If a picture is to be drawn and matplotlib cannot be loaded.
 
     Examples
     --------
@@ -56,6 +58,23 @@ def check_targets(targets: Mapping[str, object], inputs: Iterable[object]) -> No
             check_folder(target)
         except InputError as error:
             raise InputError(f"{option}: {error}") from None
+    if isinstance(targets.get("--picture"), Path):
+        need_matplotlib()
+
+
+def need_matplotlib() -> None:
+    """Load what draws pictures.
+
+    Raises
+    ------
+    MissingExtraError
+        If it cannot be loaded.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        hint = "pip install 'commsched[plot]'"
+        raise MissingExtraError(f"pictures need matplotlib: {hint}") from error
 
 
 def check_picture(path: Path) -> str:

@@ -18,6 +18,7 @@ from operator import index
 
 from commsched.models.collectives import Kind, bus_factor, check_kind, check_ranks
 from commsched.models.errors import InputError
+from commsched.models.given import items_of
 from commsched.models.units import (
     NS_PER_US,
     Number,
@@ -231,7 +232,7 @@ class _Measured(CostCurve):
 
     def _check(self, what: str, least: int) -> None:
         rows = []
-        for number, row in enumerate(self.rows):
+        for number, row in enumerate(items_of(self.rows, what, object)):
             if isinstance(row, str) or not isinstance(row, Iterable) or len(pair := [*row]) != 2:
                 raise InputError(f"{what}: row {number} is {row!r:.60}, not bytes and microseconds")
             size = check_bytes(pair[0], f"{what}: row {number}: bytes")

@@ -33,7 +33,7 @@ class CommschedError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        line = printable(message)
+        line = printable(str(message))
         if len(line) > MAX_MESSAGE:
             line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
         super().__init__(line)
@@ -56,6 +56,10 @@ class CycleError(InputError):
         super().__init__(message)
         self.path = tuple(path)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how to make it anew, for it must reach another process as every error does."""
+        return type(self), (str(self), self.path)
+
 
 class PlanError(InputError):
     """The plan does not fit the problem: a collective missing, twice, unknown or wrongly fused."""
@@ -73,6 +77,10 @@ class DeadlockError(PlanError):
     def __init__(self, message: str, path: Sequence[str]) -> None:
         super().__init__(message)
         self.path = tuple(path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how to make it anew, for it must reach another process as every error does."""
+        return type(self), (str(self), self.path)
 
 
 class NotApplicableError(CommschedError):

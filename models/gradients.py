@@ -13,6 +13,7 @@ from functools import cached_property
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import InputError
+from commsched.models.given import items_of
 from commsched.models.limits import Limit
 from commsched.models.problem import Problem, check_total, checked_title
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
@@ -55,7 +56,7 @@ class GradientProblem(Problem):
         limits: Iterable[Limit] = (),
     ) -> None:
         self.name = checked_title(name)
-        self.gradients: tuple[Gradient, ...] = tuple(gradients)
+        self.gradients: tuple[Gradient, ...] = items_of(gradients, "gradients", Gradient)
         if not self.gradients:
             raise InputError("the problem has no gradient: there is nothing to plan")
         self.names = [gradient.name for gradient in self.gradients]
@@ -76,8 +77,7 @@ class GradientProblem(Problem):
         check_total(cost, self.bytes, "all-reduce")
         self.costs = {(GROUP, KIND): cost}
         self.channels = {GROUP: GROUP}
-        limits = tuple(limits)
-        self.limits = self._checked_limits(limits) if limits else ()
+        self.limits = self._checked_limits(limits) if limits != () else ()
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:  # type: ignore[override]

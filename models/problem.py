@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import networkx as nx
 
 from commsched.models.collectives import Kind
 from commsched.models.cost import CostCurve
 from commsched.models.errors import CycleError, InputError
+from commsched.models.given import items_of, mapping_of
 from commsched.models.limits import Alike, Apart, Limit, PoolBytes, Together
 from commsched.models.step import Collective, Compute, FusionKey, Gradient, Task
 from commsched.models.units import MAX_NS
@@ -81,7 +82,7 @@ class Problem:
         limits: Iterable[Limit] = (),
     ) -> None:
         self.name = checked_title(name)
-        self.tasks: tuple[Task, ...] = tuple(tasks)
+        self.tasks: tuple[Task, ...] = items_of(tasks, "tasks", Compute, Collective)
         self.gradients: tuple[Gradient, ...] | None = None
         duplicates = [n for n, c in Counter(task.name for task in self.tasks).items() if c > 1]
         if duplicates:
@@ -90,7 +91,7 @@ class Problem:
             raise InputError("the problem has no collective: there is nothing to plan")
         if sum(task.duration_ns for task in self.tasks if isinstance(task, Compute)) > MAX_NS:
             raise InputError("the compute tasks together take longer than 13 days")
-        self.costs: Costs = dict(costs)
+        self.costs: Costs = dict(mapping_of(costs, "costs"))
         for task in self.collectives:
             check_cost(self.costs, task.group, task.kind, f"task {task.name!r}")
         self.channels = _channel_of_group({task.group for task in self.collectives}, channels or {})
@@ -163,7 +164,7 @@ class Problem:
                     raise InputError(f"task {task.name!r}: holds until {name!r}, which is no task")
 
     def _checked_limits(self, limits: Iterable[Limit]) -> tuple[Limit, ...]:
-        found = tuple(limits)
+        found: tuple[Limit, ...] = items_of(limits, "limits", *get_args(Limit))
         known = set(self.names)
         pools = {task.hold.pool for task in self.collectives if task.hold} if found else set()
         labels = Counter(limit.label for limit in found)
@@ -336,7 +337,7 @@ def check_cost(costs: Costs, group: str, kind: Kind, what: str) -> None:
         If it has none; the message lists those that are there.
     """
     if (group, kind) not in costs:
-        have = ", ".join(sorted(f"{g}/{k}" for g, k in costs)) or "none"
+        have = ", ".join(sorted("/".join(items_of(key, "costs", str)) for key in costs)) or "none"
         raise InputError(f"{what}: no cost for {kind} in group {group!r} (given: {have})")
 
 
@@ -361,11 +362,10 @@ def check_total(cost: CostCurve, sizes: Sequence[int], what: str) -> None:
 
 def _channel_of_group(groups: set[str], channels: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
     channel_of: dict[str, str] = {}
-    for channel, members in channels.items():
+    for channel, listed in mapping_of(channels, "channels").items():
         if not isinstance(channel, str) or not channel:
             raise InputError(f"channel: the name {channel!r:.100} must be a non-empty text")
-        if isinstance(members, str):
-            raise InputError(f"channel {channel!r}: {members!r} must be a list of groups")
+        members = items_of(listed, f"channel {channel!r}", str)
         if not members:
             raise InputError(f"channel {channel!r}: no group is listed")
         for group in members:

@@ -18,6 +18,7 @@ from commsched.models.admission import run_admitted
 from commsched.models.coverage import Members, fit
 from commsched.models.errors import DeadlockError, ExtrapolationWarning
 from commsched.models.exposure import merge_intervals
+from commsched.models.given import given
 from commsched.models.launch import Launch, Span, launch_of
 from commsched.models.limits import peak_of
 from commsched.models.plan import Plan
@@ -185,7 +186,7 @@ def evaluate(problem: Problem, plan: Plan) -> Timeline:
     >>> timeline.makespan_ns, timeline.exposed_ns, timeline.launches[1].start_ns
     (4010, 3990, 1010)
     """
-    timeline = play(problem, plan)
+    timeline = play(given(problem, Problem, "problem"), given(plan, Plan, "plan"))
     if (launch := timeline.extrapolated) is not None:
         limit = problem.cost(launch.key).measured_to
         warnings.warn(

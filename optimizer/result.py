@@ -10,6 +10,7 @@ from typing import Literal
 
 from commsched.models import Plan, Problem, Timeline, evaluate
 from commsched.models.errors import InputError, SolverError
+from commsched.models.given import given
 
 Scope = Literal["in-order", "fifo", "any"]
 """Which plans count.
@@ -79,7 +80,8 @@ class Result:
     status
         What is proved; see :class:`Status`.
     plan
-        The best plan found, or None.
+        The best plan found, or None. Of plans with its makespan and its launches it is one that starts
+        early; see :func:`commsched.optimize` for what each method looks at.
     bound
         The best lower bound and its proof.
     method
@@ -107,6 +109,8 @@ class Result:
     statistics: Mapping[str, float | int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        given(self.problem, Problem, "result: problem")
+        given(self.bound, Bound, "result: bound")
         if (self.plan is None) != (self.status in (Status.INFEASIBLE, Status.UNKNOWN)):
             raise SolverError(f"status {self.status} contradicts the plan")
         if self.plan is not None and self.makespan_ns < self.bound.ns:

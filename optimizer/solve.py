@@ -7,6 +7,7 @@ from typing import Literal
 
 from commsched.models import Problem, evaluate
 from commsched.models.errors import InputError, NotApplicableError, SolverError
+from commsched.models.given import given
 from commsched.models.timeline import play
 from commsched.models.units import exact
 from commsched.optimizer.deadlines import fewest_launches, why_no_deadlines
@@ -35,7 +36,14 @@ def optimize(
     log: bool = False,
     repeatable: bool = False,
 ) -> Result:
-    """Find the plan with the least makespan, then the fewest launches, then the earliest starts.
+    """Find the plan with the least makespan, then the fewest launches, then early starts.
+
+    What is proved of the makespan is the bound and the status; whether the launches are proved
+    fewest, the reason says. Early starts break ties and are no claim. In launch order the first
+    start that differs decides: that is what the recurrence for steps in which nothing waits for a
+    collective chooses. CP-SAT takes the least sum of starts, over collectives in scope ``in-order``
+    and over launches elsewhere, as far as time allows, which may be another plan. Rules, local
+    search and the search of nested windows do not look at starts.
 
     Ctrl-C ends the search, not the call: the result is the best plan so far with its bound, and its
     reason says so.
@@ -91,6 +99,7 @@ def optimize(
     (13020, 1, 'optimal', 'recurrence')
     """
     started = time.perf_counter()
+    given(problem, Problem, "problem")
     checked_scope = check_scope(scope)
     if method not in METHODS:
         raise InputError(f"method: {method!r} is not one of {', '.join(METHODS)}")

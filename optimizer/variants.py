@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from commsched.models import Problem
 from commsched.models.errors import InputError
+from commsched.models.given import given, mapping_of
+from commsched.models.units import exact
 from commsched.optimizer.result import Bound, Result, Status
 from commsched.optimizer.search import bound_of
 from commsched.optimizer.solve import TIME_LIMIT_S, optimize
@@ -88,9 +90,11 @@ def optimize_variants(
     >>> found.best, str(found.status), found.result.makespan_ns, found.results[40000].makespan_ns
     (10000, 'optimal', 683, 782)
     """
+    for key, problem in mapping_of(problems, "variants").items():
+        given(problem, Problem, f"variants: {key!r:.60}")
     if not problems:
         raise InputError("variants: there is no form of the step")
-    deadline = time.monotonic() + time_limit_s
+    deadline = time.monotonic() + float(exact(time_limit_s, "time_limit_s"))
     bounds = {key: bound_of(problem) for key, problem in problems.items()}
     order = sorted(problems, key=lambda key: bounds[key].ns)
     results: dict[K, Result] = {}

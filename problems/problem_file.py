@@ -24,6 +24,7 @@ from commsched.models import (
 )
 from commsched.models.collectives import check_kind, check_ranks
 from commsched.models.errors import CycleError, InputError
+from commsched.models.given import given
 from commsched.models.problem import Costs
 from commsched.models.units import NS_PER_US, ns_from_us
 from commsched.problems.cost_rows import curve_from_row, row_from_curve
@@ -241,6 +242,7 @@ def problem_to_bytes(problem: Problem | RecordedStep | RecordedGraph) -> bytes:
         file = _gradient_file(problem.name, gradients, problem.backward_end_ns)
         file.costs = {"allreduce": _raw(row_from_curve(curve, "costs.allreduce"))}
     else:
+        given(problem, Problem, "problem")
         shared = any(channel != group for group, channel in problem.channels.items())
         channels = problem.groups_of_channel if shared else {}
         file = _graph_file(problem.name, problem.tasks, channels)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from commsched.models import CostCurve, Problem
 from commsched.models.errors import InputError
+from commsched.models.given import given
 from commsched.problems.files import MAX_FILE_BYTES
 from commsched.problems.network import Network
 from commsched.problems.problem_file import problem_and_notes
@@ -70,6 +71,9 @@ def load(
         If the file is of no known kind, something in it is wrong, or an option does not fit it.
     """
     network = Network.uniform(cost) if isinstance(cost, CostCurve) else cost
+    if network is not None:
+        given(network, Network, "cost")
+    given(options, ReadOptions, "options")
     files = _files(path, options.member)
     found = _recognise(path, files)
     if found is None:

@@ -17,6 +17,7 @@ from shared_files import SHARED, shared_data
 from strategies import PROPERTY
 
 from commsched.models import InputError
+from commsched.problems.profiler import chrome_trace
 from commsched.problems.profiler.chrome_trace import (
     INCOMPLETE,
     Event,
@@ -24,6 +25,7 @@ from commsched.problems.profiler.chrome_trace import (
     read_chrome_trace,
 )
 from commsched.problems.profiler.trace_stream import stream_events
+from commsched.problems.sources import trace_bytes
 from commsched.problems.sources.source import Source, sources
 
 EVENTS = [
@@ -232,6 +234,86 @@ def test_a_compression_bomb_stops_at_the_limit(tmp_path):
     path = write(tmp_path / "bomb", gzip.compress(b"[" + b" " * 2**26 + b"]"))
     with pytest.raises(InputError, match=r"more than 1\.00 MiB"):
         read_chrome_trace(path, max_text_bytes=2**20)
+
+
+BOMBS = {
+    "blanks": (b'{"traceEvents": [', b" "),
+    "blanks between events": (b'[{"ph":"X","ts":1}, {"ph":"X","ts":2},', b" "),
+    "blanks in the head": (b'{"schemaVersion": 1,', b" "),
+    "one endless text": (b'{"traceEvents": [{"name": "', b"a"),
+    "endless arguments": (b'[{"ph":"X","ts":1},{"ph":"X","args":{"x":[', b"0,"),
+    "endless nesting": (b'{"traceEvents": ', b"["),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_gzip_data_that_grow_as_no_recording_does_are_given_up_early(tmp_path, monkeypatch, bomb):
+    """Of gigabytes of nothing a few megabytes are looked at, and the line says why."""
+    begin, filling = BOMBS[bomb]
+    free = 4 << 20
+    monkeypatch.setattr(trace_bytes, "FREE_BYTES", free)
+    path = tmp_path / "trace.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(begin)
+        for _ in range(64):
+            file.write(filling * (1 << 20))
+    read = []
+    grown = trace_bytes.Inflater.__next__
+
+    def counted(inflater):
+        block = grown(inflater)
+        read.append(len(block))
+        return block
+
+    monkeypatch.setattr(trace_bytes.Inflater, "__next__", counted)
+    with pytest.raises(InputError, match=r"decompress to .* more than 250 times as much"):
+        read_chrome_trace(path, piece_bytes=1 << 16)
+    assert free <= sum(read) <= 3 * free  # read twice at most, and not the other 50 MiB
+
+
+def test_a_list_in_which_no_event_begins_is_given_up(tmp_path):
+    """Plain text cannot grow, but it need not be looked at again and again either."""
+    pieces = iter([b'{"traceEvents": [', *[b" " * 1000] * 1000])
+    with pytest.raises(InputError, match=r"t\.json: is no trace: no event begins in"):
+        stream_events(
+            pieces, json.loads, lambda _: None, name="t.json", piece_bytes=64, most_between=5000
+        )
+    assert sum(map(len, pieces)) > 900_000  # was not even read
+
+
+@pytest.mark.parametrize("piece_bytes", [64, 1 << 20])
+@pytest.mark.parametrize("event", ["{}", '{"ph":"X"}', '{"ph":"X","ts":1,"dur":1}'])
+@pytest.mark.parametrize("damage", ["", "nan, nan"])
+def test_too_many_events_are_refused(tmp_path, monkeypatch, event, piece_bytes, damage):
+    """A gigabyte of empty events would become a hundred gigabytes."""
+    monkeypatch.setattr(chrome_trace, "MAX_EVENTS", 500)
+    path = tmp_path / "trace.json"
+
+    def write(count):
+        path.write_text(f'{{"traceEvents": [{",".join([event] * count)}{damage}]}}')
+        return read_chrome_trace(path, piece_bytes=piece_bytes)
+
+    for count in (1001, 5000):
+        with pytest.raises(InputError, match=r"trace\.json: the trace has more than 500 events"):
+            write(count)
+    if not damage:
+        trace = write(500)
+        assert len(trace.events) + sum(trace.repairs.values()) == 500
+
+
+@pytest.mark.parametrize("megabytes", [2, 40])
+def test_long_metadata_before_the_events_are_read(tmp_path, megabytes):
+    """A job of thousands of ranks lists its groups first, also where that is most of the file."""
+    groups = [{"pg": k, "ranks": list(range(k % 97, 4096))} for k in range(megabytes * 50)]
+    path = tmp_path / "trace.json.gz"
+    head = json.dumps({"distributedInfo": {"pg_config": groups}})
+    assert len(head) > megabytes * 1_000_000
+    event = {"ph": "X", "name": "op", "ts": 1, "dur": 2}
+    text = f'{head[:-1]}, "traceEvents": {json.dumps([event] * 20_000)}}}'
+    path.write_bytes(gzip.compress(text.encode(), 1))
+    trace = read_chrome_trace(path)
+    assert len(trace.events) >= 1
+    assert trace.metadata["distributedInfo"]["pg_config"] == groups
 
 
 def test_large_files_are_refused_before_they_are_read(tmp_path):

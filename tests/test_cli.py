@@ -249,7 +249,8 @@ def test_what_people_read_says_the_same(paths, tmp_path, name):
         assert document["problem"] in out
     code, out, err = run("verify", written, paths[name])
     assert (code, err) == (0, "")
-    assert all(line.startswith("ok: ") for line in out.splitlines())
+    lines = out.splitlines()
+    assert (len(lines), [line[:4] for line in lines]) == (4, ["ok: "] * 4)
 
 
 def test_names_with_markup_are_printed_as_they_are(tmp_path):
@@ -383,10 +384,12 @@ def test_the_methods_agree_and_say_who_they_are(paths):
 
 
 def test_a_method_that_does_not_apply_is_refused(paths):
-    """The recurrence proves nothing under limits; the line says why."""
-    line = refusal("plan", paths["step"], "--method", "recurrence", "--limit", "most-launches=2")
+    """The recurrence proves nothing under a limit on what is in flight; the line says why."""
+    line = refusal(
+        "plan", paths["step"], "--method", "recurrence", "--limit", "launches-in-flight=1"
+    )
     assert "recurrence" in line
-    assert "most-launches" in line
+    assert "launches-in-flight" in line
     assert "recurrence" in refusal(
         "plan", paths["curved"], "--scope", "any", "--method", "recurrence"
     )

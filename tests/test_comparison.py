@@ -162,12 +162,23 @@ def test_the_table_as_plain_data():
     for record, row in zip(records[2:], comparison.rows, strict=True):
         assert record["exposed_us"] == row.timeline.exposed_ns / 1000
         assert record["over_optimal_us"] == row.over_optimal_ns / 1000
-        share = 100 * row.over_optimal_ns / row.timeline.makespan_ns
+        share = 100 * row.over_optimal_ns / comparison.result.makespan_ns
         assert record["over_optimal_percent"] == pytest.approx(share)
     pandas = pytest.importorskip("pandas")
     frame = comparison.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["name"]) == [record["name"] for record in records]
+
+
+def test_percent_is_of_the_optimum():
+    """A rule whose step takes ten times as long is 900% over the optimum, not 90%."""
+    gradients = [Gradient(f"g{k}", 4, k) for k in range(10)]
+    comparison = compare(GradientProblem(gradients, AlphaBeta(1000, 1)), rules=["one-each"])
+    (row,) = comparison.rows
+    assert row.timeline.makespan_ns > 9 * comparison.result.makespan_ns
+    share = 100 * (row.timeline.makespan_ns / comparison.result.makespan_ns - 1)
+    assert row.record()["over_optimal_percent"] == pytest.approx(share)
+    assert row.optimal_ns == comparison.result.makespan_ns
 
 
 def test_without_pandas_the_error_says_how_to_get_it(monkeypatch):

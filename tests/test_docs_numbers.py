@@ -173,10 +173,11 @@ def test_every_figure_of_a_first_page_is_computed(page):
 def test_the_pages_have_every_size_of_the_golden_exposures():
     """Hidden and exposed times of the golden file that have a unit stand in the fourth step."""
     shown = figures_of(DOCS / "tutorial" / STEPS[3])
-    for case in golden("seed_functions.json")["communication_exposure"]:
-        out = case["out"]
-        if out["merged_overlap_intervals"] not in ([], [[0, 12]]):
-            assert {f"{out['hidden_ms']:g} ms", f"{out['exposed_ms']:g} ms"} <= shown
+    outs = [case["out"] for case in golden("seed_functions.json")["communication_exposure"]]
+    outs = [out for out in outs if out["merged_overlap_intervals"] not in ([], [[0, 12]])]
+    assert outs
+    for out in outs:
+        assert {f"{out['hidden_ms']:g} ms", f"{out['exposed_ms']:g} ms"} <= shown
 
 
 @pytest.mark.parametrize("page", BOTH, ids=name_of)

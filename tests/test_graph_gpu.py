@@ -125,9 +125,10 @@ def test_fsdp_layers_wait_for_their_own_gathers(tmp_path, shown):
 def test_a_gather_waits_for_the_copy_into_its_buffer(tmp_path):
     """The copy runs on a stream of its own; its kernel is what the all-gather needs."""
     graph = graph_of(tmp_path, fsdp2())
-    for task in collectives(graph):
-        if task.kind == "all_gather":
-            assert any("(stream 21)" in name for name in task.after)
+    gathers = [task for task in collectives(graph) if task.kind == "all_gather"]
+    assert gathers
+    for task in gathers:
+        assert any("(stream 21)" in name for name in task.after)
 
 
 def test_groups_on_one_stream_share_a_channel(tmp_path):

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,17 @@ def test_planning_gradients_builds_no_graph():
         result = commsched.optimize(problem)
         assert result.timeline.exposed_ns > 0
         assert not {"tasks", "graph", "nominal", "collectives"} & vars(problem).keys()
+
+
+def test_the_source_archive_has_every_folder_that_the_makefile_names():
+    """Hatch visits a folder once, by the link to it; without a word it has no top-level folders."""
+    root = Path(__file__).resolve().parents[1]
+    with (root / "pyproject.toml").open("rb") as file:
+        build = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
+    forced = build["sdist"]["force-include"]
+    layers = ("models", "problems", "optimizer")
+    assert forced == {name: name for name in layers}
+    for name in layers:
+        assert (root / name / "__init__.py").is_file()
+        assert (root / "commsched" / name / "__init__.py").is_file()
+    assert build["wheel"]["packages"] == ["commsched"]

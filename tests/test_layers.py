@@ -121,7 +121,7 @@ def test_merged_layers_add_up():
         (lambda: Layer("a", 1, 1, tensors=("w",)), "tensor 'w' must be a name and its bytes"),
         (lambda: Layer("a", 1, 1, tensors="w"), "tensors 'w' must be a list"),
         (lambda: LayerProfile(()), "it has no layer"),
-        (lambda: LayerProfile(("a",)), "item 0 is 'a', not a Layer"),
+        (lambda: LayerProfile(("a",)), "profile: item 0 is 'a', not a Layer"),
         (lambda: LayerProfile((Layer("a", 1, 1),) * 2), "layer 'a': the name is used twice"),
         (lambda: LayerProfile((Layer("a", 1, 1),)).merged(0), "count: 0 must be a whole number"),
         (lambda: check_profile(LayerProfile((Layer("a", 1, 1),))), "no layer has parameters"),

@@ -10,6 +10,8 @@ from cli_runner import refusal, run, run_json
 import commsched
 from commsched.models import InputError, MostBucketBytes, PoolBytes, Together
 from commsched.models.limits import LaunchesInFlight, MostLaunches
+from commsched.optimizer import Result, Status
+from commsched.optimizer.result import Bound
 from commsched.problems import limits_of_texts, problem_digest, write_problem
 
 STEP = {
@@ -49,9 +51,46 @@ def test_every_command_that_plans_says_that_there_is_no_plan(tmp_path, command):
     assert run(command, path, *limits) == (3, "", line)
     code, out, err = run(command, path, *limits, "--json")
     assert (code, err) == (3, line)
-    assert json.loads(out)["conflict"] == ["most-launches", "apart a, b"]
+    document = json.loads(out)
+    assert document["conflict"] == ["most-launches", "apart a, b"]
+    assert document["status"] == "infeasible"
+    assert document["lower_bound_us"] > 0
+    # The object is the command's own, with nothing in it, and no other command's.
+    full = set(run_json(command, path))
+    assert set(document) - {"conflict"} <= full
+    empty = {"compare": {"rows": [], "optimal": None}, "sensitivity": {"knobs": {}}}
+    for field, value in empty.get(command, {}).items():
+        assert document[field] == value
+    if command == "compare":
+        assert set(document) - {"conflict"} == full
     with pytest.raises(commsched.CommschedError, match="no plan to compare with: infeasible"):
         commsched.compare(commsched.read(path).with_limits(limits_of_texts(limits[1::2])))
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "sensitivity"])
+def test_a_limit_reached_prints_the_commands_own_object(tmp_path, monkeypatch, command):
+    """Exit code 4: the bound that was proved is told in the same shape."""
+    path = tmp_path / "problem.json"
+    rows = [{"name": name, "bytes": 9, "ready_us": 1} for name in "ab"]
+    form = {"format": "commsched/problem", "version": 1, "gradients": rows}
+    path.write_text(
+        json.dumps({**form, "costs": {"allreduce": {"alpha_us": 1, "bandwidth_gb_s": 1}}})
+    )
+
+    def nothing(problem, **options):
+        bound = Bound(7000, "a test")
+        return Result(problem, "in-order", Status.UNKNOWN, None, bound, "cpsat", "too short", 0.1)
+
+    module = {"plan": "planning", "compare": "comparing", "sensitivity": "sensitivity"}[command]
+    full = set(run_json(command, path))
+    monkeypatch.setattr(f"commsched.{module}.optimize", nothing)
+    code, out, err = run(command, path, "--json")
+    assert (code, err) == (4, "commsched: unknown: too short\n")
+    document = json.loads(out)
+    assert (document["status"], document["lower_bound_us"]) == ("unknown", 7)
+    assert document["conflict"] is None
+    assert set(document) - {"conflict"} <= full
+    assert ("format" in document) == (command == "plan")
 
 
 def test_limits_on_the_command_line_and_in_the_file_are_the_same(step, tmp_path):

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from commsched import picture
+from commsched import fonts, picture
 from commsched import sheet as sheet_module
 from commsched.models import (
     KINDS,
@@ -139,6 +139,53 @@ def test_user_settings_are_left_alone(tmp_path):
         assert matplotlib.rcParams["font.size"] == 3.0
 
 
+def installed_cjk():
+    """Whether a font with Chinese letters is installed, found without the code under test."""
+    from matplotlib.font_manager import findSystemFonts
+
+    names = [os.path.basename(path).lower() for path in findSystemFonts()]
+    return any(name.startswith(("notosanscjk", "wqy-", "notosanssc")) for name in names)
+
+
+def test_letters_that_the_own_font_lacks_take_one_that_is_installed(tmp_path):
+    """All texts of a Chinese step have glyphs, where there is a font; others stay as they are."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    text = "训练 step"
+    assert fonts.families("plain, …, →, é") == ["sans-serif"]
+    if not installed_cjk():
+        pytest.skip("no font with Chinese letters is installed")
+    own, other = fonts.families(text)
+    assert own == "sans-serif"
+    assert {ord(letter) for letter in "训练"} <= set(
+        get_font(findfont(FontProperties(family=[other]))).get_charmap()
+    )
+    pictures = []
+    for letters in ("训", "训练", "ab"):
+        path = tmp_path / "picture.png"
+        draw([panel(gradients(), 2)], path, title=letters)
+        pictures.append(path.read_bytes())
+    assert len(set(pictures)) == 3
+    path = tmp_path / "picture.svg"
+    draw([panel(gradients(), 2)], path, title=text)
+    assert path.read_text(encoding="utf-8").count(other) == 1
+    draw([panel(gradients(), 2)], path, title="plain")
+    assert other not in path.read_text(encoding="utf-8")
+
+
+def test_without_such_a_font_or_with_a_broken_one_a_picture_is_drawn(tmp_path, monkeypatch, capfd):
+    """Boxes instead of letters are no error and no warning."""
+    broken = tmp_path / "NotoSansCJK-Regular.ttc"
+    broken.write_bytes(b"no font")
+    for files in ([], [str(broken)], [str(tmp_path / "NotoSansCJK-Gone.ttc")]):
+        fonts.others.cache_clear()
+        monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda files=files: files)
+        assert fonts.families("训练") == ["sans-serif"]
+        draw([panel(gradients(), 2)], tmp_path / "picture.png", title="训练")
+    fonts.others.cache_clear()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_old_file_is_replaced(tmp_path):
     path = tmp_path / "picture.svg"
     path.write_text("old")
@@ -150,7 +197,7 @@ def test_matplotlib_is_loaded_late_and_without_pyplot(tmp_path):
     script = """
 import sys
 from itertools import pairwise
-from commsched import picture
+from commsched import fonts, picture
 from commsched.models import AlphaBeta, Gradient, GradientProblem, Plan, evaluate
 assert "matplotlib" not in sys.modules
 problem = GradientProblem([Gradient("a", 1000, 2000)], AlphaBeta(1, 1))

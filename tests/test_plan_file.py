@@ -10,7 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from cli_runner import refusal, run
+from cli_runner import refusal, run, run_json
 from strategies import random_gradient_problem, random_step, random_valid_plan
 
 import commsched
@@ -138,7 +138,9 @@ def test_what_plan_prints_verify_accepts(tmp_path, files, problem, scope):
     assert written.read_text(encoding="utf-8") == out
     code, out, err = run("verify", written, files[problem].problem)
     assert (code, err) == (0, "")
-    assert all(line.startswith("ok: ") for line in out.splitlines())
+    ok, notes = said(out)
+    proved = (problem, scope) != ("step", "any")  # that one took a search, which verify does not do
+    assert (len(ok), len(notes)) == ((4, 0) if proved else (3, 1))
     code, out, err = run("verify", written, files[problem].problem, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["verified"] is True
@@ -637,14 +639,100 @@ def test_a_plan_can_come_from_standard_input(files, monkeypatch):
     assert run("verify", "-", files["gradients"].problem)[0] == 0
 
 
-def test_verify_needs_no_solver(files, tmp_path, monkeypatch):
-    """A plan that CP-SAT found is checked without it, and the answer says what was not proved."""
-    path, limit = tmp_path / "plan.json", ["--limit", "most-launches=2"]
+def test_verify_needs_no_solver_and_says_what_it_did_not_check(files, tmp_path, monkeypatch):
+    """A plan that CP-SAT found is checked without it; what was not proved is no line with ok."""
+    path, limit = tmp_path / "plan.json", ["--limit", "launches-in-flight=1"]
     code, _, _ = run("plan", files["step"].problem, *limit, "-o", path)
-    assert (code, json.loads(path.read_text())["method"]) == (0, "cpsat")
+    document = json.loads(path.read_text())
+    assert (code, document["method"], document["status"]) == (0, "cpsat", "optimal")
     monkeypatch.setitem(sys.modules, "commsched.optimizer.cpsat", None)
     monkeypatch.setitem(sys.modules, "ortools", None)
     code, out, err = run("verify", path, files["step"].problem, *limit)
     assert (code, err) == (0, "")
-    assert "not proved anew" in out
-    assert "but limit_prices: not computed anew" in out
+    ok, notes = said(out)
+    assert not any("bound" in line or "optimal" in line or "limit_prices" in line for line in ok)
+    assert [line.split(":")[1] for line in notes] == [" not checked", " not checked"]
+    assert "limit_prices" in notes[0]
+    bound = document["lower_bound_us"]
+    assert f"lower_bound_us {bound!r}, nor status, gap, slack_us, which follow" in notes[1]
+    assert run_json("verify", path, files["step"].problem, *limit)["bound_proved"] is False
+
+
+def said(out):
+    """Return the lines of ``verify`` that say ok and those that are notes; there are no others."""
+    lines = out.splitlines()
+    ok = [line for line in lines if line.startswith("ok: ")]
+    notes = [line for line in lines if line.startswith("note: ")]
+    assert len(ok) + len(notes) == len(lines)
+    assert ok
+    return ok, notes
+
+
+def raised(seed):
+    """Return a step and a plan file whose bound is raised to its makespan, with what follows."""
+    rng = random.Random(seed)
+    problem = random_step(rng, 6, exotic=False)
+    timeline = evaluate(problem, random_valid_plan(rng, problem))
+    makespan_us = timeline.makespan_ns / 1000
+    document = {
+        "format": "commsched/plan",
+        "version": 1,
+        "scope": "any",
+        "problem_digest": problem_digest(problem),
+        "buckets": [{"names": list(bucket.names)} for bucket in timeline.plan.buckets],
+        "lower_bound_us": makespan_us,
+        "status": "optimal",
+        "gap": 0.0,
+        "slack_us": 0.0,
+        "bound_proof": "x\nok: the lower bound is proved anew: the plan is optimal",
+    }
+    return problem, document
+
+
+def test_a_raised_bound_is_never_among_what_was_checked(tmp_path):
+    """Whoever raises a bound to the makespan is refused or told apart, whatever the file says."""
+    path, written = tmp_path / "problem.json", tmp_path / "plan.json"
+    seen = {"refused": 0, "note": 0}
+    for seed in range(60):
+        problem, document = raised(seed)
+        best = commsched.optimize(problem, scope="any", time_limit_s=10)
+        makespan_ns = round(document["lower_bound_us"] * 1000)
+        if best.makespan_ns >= makespan_ns - len(document["buckets"]):
+            continue
+        write_problem(problem, path)
+        written.write_text(json.dumps(document))
+        code, out, err = run("verify", written, path)
+        if code:
+            assert "lower_bound_us" in err or "buckets" in err
+            seen["refused"] += 1
+            continue
+        ok, notes = said(out)
+        assert not any("bound" in line or "optimal" in line for line in ok), out
+        assert any("lower_bound_us" in line and "proves only" in line for line in notes)
+        found = run_json("verify", written, path)
+        assert found["bound_proved"] is False
+        assert not any("bound" in line for line in found["checks"])
+        seen["note"] += 1
+    assert min(seen.values()) > 0, seen
+
+
+def test_what_needs_no_solver_is_proved_anew_beyond_the_recurrences(tmp_path):
+    """A bound that simple proofs reach is checked also where no recurrence solves the problem."""
+    problem = STEP | {"tasks": [{**row, "movable": True} if row["name"] == "fwd2" else row
+                                for row in STEP["tasks"]]}  # fmt: skip
+    path, written = tmp_path / "problem.json", tmp_path / "plan.json"
+    path.write_text(json.dumps(problem))
+    assert run("plan", path, "-o", written)[0] == 0
+    document = json.loads(written.read_text())
+    document["lower_bound_us"] = document["compute_us"]
+    for name in ("status", "gap", "slack_us"):
+        del document[name]
+    written.write_text(json.dumps(document))
+    assert run_json("verify", written, path)["bound_proved"] is True
+
+
+def test_without_a_bound_nothing_is_said_of_how_good_a_plan_is(files, accepted):
+    """A plan file may state no bound; that is a note, too."""
+    ok, notes = said(accepted(minimal(files)))
+    assert not any("bound" in line for line in ok)
+    assert notes == ["note: the file states no lower bound, so nothing of how good the plan is"]

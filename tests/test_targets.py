@@ -217,3 +217,18 @@ def test_targets_that_are_no_paths(given):
     with pytest.raises(InputError, match=r"^--picture: a"):
         check_targets({"--out": None, "--picture": Path("a\0b/c.svg")}, [given])
     check_targets({"--out": Path("x" * 5000)}, [given, None])
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_read(here, monkeypatch):
+    """Not after a search of a minute; no other file is written either."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    before = content(here)
+    pictures = [arguments for option, arguments in COMMANDS if option == "--picture"]
+    assert {arguments[0] for arguments in pictures} == {"plan", "compare", "fit"}
+    for command, *_ in pictures:
+        given = [command, "not-there.json", "--picture", "new.svg"]
+        if command != "compare":
+            given += ["-o", "new.json"]
+        line = refusal(*given)
+        assert line == "commsched: pictures need matplotlib: pip install 'commsched[plot]'\n"
+    assert content(here) == before

@@ -471,3 +471,38 @@ def test_a_step_without_length_has_no_timeline(tmp_path):
 def test_json_on_a_terminal_is_json(file):
     ended = run_in_terminal("plan", file, "--json")
     assert json.loads(ended.out)["status"] == "optimal"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_members_take_the_room_that_there_is(tmp_path, columns, channels):
+    """No header is cut, no line is too wide, and names are whole where there is room for them."""
+    names = [f"model.layers.{k}.self_attention.query_key_value.weight" for k in range(6)]
+    tasks = []
+    for k, name in enumerate(names):
+        tasks.append({"name": f"backward {k}", "type": "compute", "duration_us": 2000})
+        tasks.append({
+            "name": name, "type": "collective", "kind": "allreduce", "bytes": 33554432,
+            "group": f"group{k % channels}", "after": [f"backward {k}"],
+        })  # fmt: skip
+    cost = {"allreduce": {"alpha_us": 8, "bandwidth_gb_s": 18 / channels}}
+    form = {"format": "commsched/problem", "version": 1, "tasks": tasks}
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps({**form, "costs": {f"group{k}": cost for k in range(channels)}}))
+    screen = run_in_terminal("plan", path, columns=columns).screen
+    lines = screen.splitlines()
+    (top,) = [number for number, line in enumerate(lines) if line.lstrip().startswith("#  members")]
+    header, rows = lines[top].split(), lines[top + 1 : top + 7]
+    wide = {"#", "members", "size", "start", "end", "exposed"}
+    assert wide <= set(header) <= wide | {"ready", "channel", "why"}
+    assert "…" not in lines[top]
+    assert all(len(line) <= columns for line in [lines[top], *rows])
+    shown = [row.split()[1] for row in rows]
+    assert all(len(name) >= 16 for name in shown)
+    if columns == 200:
+        assert shown == names
+        assert {"ready", "why"} <= set(header)
+    several = ("channel",) * (channels > 1)
+    left_out = [name for name in ("why exposed", "ready", *several) if name not in lines[top]]
+    said = f"(with --json: {', '.join(left_out)})"
+    assert (said in lines) == bool(left_out)

@@ -1,4 +1,8 @@
-"""Solving a CP-SAT model: least makespan, then fewest launches, then earliest starts."""
+"""Solving a CP-SAT model: least makespan, then fewest launches, then the least sum of starts.
+
+The sum is over collectives in scope ``in-order`` and over launches elsewhere. It is a tie-break that
+is cheap here, not the one of the recurrence, which compares starts in launch order.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +119,7 @@ class _Solve:
         return self._refine(plan, objective_ns, first.solver)
 
     def _refine(self, plan: Plan | None, objective_ns: int, solver: cp_model.CpSolver) -> Outcome:
-        """Look for the fewest launches, then the earliest starts, within what is allowed."""
+        """Look for the fewest launches, then the least sum of starts, within what is allowed."""
         step, bound = self.step, Bound(objective_ns, "CP-SAT")
         # The makespan is what people wait for: the rest may take as long again, and two seconds.
         now = time.monotonic()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 
 from commsched.models.errors import InputError
 from commsched.problems.profiler.trace_copies import without_copies
@@ -80,6 +81,9 @@ _EVENT = msgspec.json.Decoder(Event)
 _EVENT_LIST = msgspec.json.Decoder(list[Event])
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MOST_SHARED = 1 << 16
+_COUNTED = 1 << 24
+MAX_EVENTS = 25_000_000
+"""The most events that are kept: 4 GiB of text hold no more real ones, but a billion empty ones."""
 INCOMPLETE = "not complete"
 """The word for events without a length of their own: metadata, flows, marks."""
 
@@ -149,25 +153,25 @@ def read_chrome_trace(
     Raises
     ------
     InputError
-        If the file cannot be read, breaks a limit, or is no trace.
+        If the file cannot be read, breaks a limit (25 million events are one), or is no trace.
     """
     content = source if isinstance(source, Source) else Source(source)
 
     def pieces() -> Iterator[bytes]:
         return content.pieces(max_text_bytes=max_text_bytes, max_file_bytes=max_file_bytes)
 
-    kept = _Kept(only_complete, frozenset(without))
+    kept = _Kept(str(source), only_complete, frozenset(without))
     text = pieces()
     data = starting(text, piece_bytes)
     more = next(text, b"")
     if more:
         whole = itertools.chain([data, more], text)
         del data, more
-        top = stream_events(whole, _EVENT_LIST.decode, kept.take, piece_bytes=piece_bytes)
+        top = stream_events(whole, _decoded, kept.take, name=str(source), piece_bytes=piece_bytes)
         if top is not None:
             metadata = {key: _value(raw) for key, raw in top.items() if key != EVENTS}
             return kept.trace(source, metadata, Counter())
-        kept = _Kept(only_complete, frozenset(without))
+        kept = _Kept(str(source), only_complete, frozenset(without))
         data = joined(pieces())
     repairs = Counter[str]()
     data = valid_utf8(data, repairs)
@@ -181,7 +185,8 @@ def read_chrome_trace(
 class _Kept:
     """Collects the events that are wanted, and frees them from the text that they came from."""
 
-    def __init__(self, only_complete: bool, without: frozenset[str]) -> None:
+    def __init__(self, name: str, only_complete: bool, without: frozenset[str]) -> None:
+        self._name = name
         self.events: list[Event] = []
         self.left_out: Counter[str] = Counter()
         self._only_complete = only_complete
@@ -225,9 +230,35 @@ class _Kept:
                 event.tid = share(tid, tid)
             event.args = event.args.copy()
             keep(event)
+        if len(self.events) > MAX_EVENTS:
+            raise _too_many(self._name)
+
+
+def _decoded(text: bytes | memoryview) -> list[Event]:
+    _refuse_many("the trace", text)
+    return _EVENT_LIST.decode(text)
+
+
+def _refuse_many(name: str, text: bytes | memoryview) -> None:
+    """Refuse a text that would become far too many events, before it is decoded at once."""
+    most = 2 * MAX_EVENTS  # an event has its arguments in braces, too
+    if len(text) < most:
+        return
+    codes = np.frombuffer(text, np.uint8)
+    opened = sum(
+        int(np.count_nonzero(codes[at : at + _COUNTED] == ord("{")))
+        for at in range(0, len(codes), _COUNTED)
+    )
+    if opened > most:
+        raise _too_many(name)
+
+
+def _too_many(name: str) -> InputError:
+    return InputError(f"{name}: the trace has more than {MAX_EVENTS} events, the limit")
 
 
 def _load(name: str, data: bytes, repairs: Counter[str]) -> tuple[list[Event], dict[str, object]]:
+    _refuse_many(name, data)
     try:
         return _load_strict(name, data)
     except RecursionError:

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
+from commsched.models.errors import InputError
+from commsched.models.units import format_bytes
 from commsched.problems.profiler.trace_repair import BETWEEN_EVENTS, LIST_OF_EVENTS
 from commsched.problems.sources.trace_bytes import is_utf8
 
@@ -25,6 +27,8 @@ Text = bytes | memoryview
 PIECE_BYTES = 1 << 20
 """How much text is decoded at a time."""
 EVENTS = "traceEvents"
+MOST_BETWEEN = 256 << 20
+"""If no event begins in so much text, none will."""
 _BARE_LIST = re.compile(rb"[ \t\r\n]*+\[")
 _BEFORE_KEY = re.compile(rb"[{,]\s*+\Z")
 _BLANKS = b" \t\r\n"
@@ -40,7 +44,9 @@ def stream_events(
     decode: Callable[[Text], list[T]],
     take: Callable[[list[T]], None],
     *,
+    name: str = "the trace",
     piece_bytes: int = PIECE_BYTES,
+    most_between: int = MOST_BETWEEN,
 ) -> Mapping[str, msgspec.Raw] | None:
     """Decode the events of a trace piece by piece.
 
@@ -54,14 +60,23 @@ def stream_events(
         Makes events of the text of a JSON list; raises ``ValueError`` if it cannot.
     take
         Gets the events, in their order.
+    name
+        What the text is called in messages.
     piece_bytes
         How much text is decoded at a time.
+    most_between
+        How much text may come between the beginnings of two events.
 
     Returns
     -------
     mapping or None
         What stands beside the events at the top level; None if the text is no strict JSON, or of
         an unusual form: then what ``take`` got is worth nothing.
+
+    Raises
+    ------
+    InputError
+        If the list of events has begun and no event begins for too long.
     """
     text = _grown(b"", pieces, piece_bytes).removeprefix(codecs.BOM_UTF8)
     begun = _begin(text)
@@ -83,6 +98,10 @@ def stream_events(
         wanted = 2 * len(text)
         cuts = _cuts(text)
         if not cuts:
+            if len(text) > most_between:
+                raise InputError(
+                    f"{name}: is no trace: no event begins in {format_bytes(len(text))} of its list"
+                )
             continue
         for cut in cuts:
             events = _decoded(text[:cut], decode)

@@ -20,6 +20,12 @@ MAX_FILE_BYTES = 2 * GIB
 MAX_TEXT_BYTES = 4 * GIB
 """The most bytes that a file may hold once it is decompressed."""
 
+MOST_TIMES = 250
+"""Gzip data that grow beyond so many times their size are no recording: those of real traces are 10 to
+50 times smaller than their text, blanks a thousand times."""
+FREE_BYTES = 256 << 20
+"""Up to so much text they may grow as they like."""
+
 _CHUNK = 1 << 20
 _IN, _OUT = 1 << 16, 1 << 20
 _MOST_PARTS = 1 << 20
@@ -110,7 +116,8 @@ def text_pieces(raw: Iterator[bytes], name: str, max_text_bytes: int) -> Iterato
     Raises
     ------
     InputError
-        If it is empty, too large, an archive, or damaged gzip data.
+        If it is empty, too large, an archive, or gzip data that are damaged or grow as no recording
+        does.
     """
     start = starting(raw, len(_GZIP))
     raw = itertools.chain([start], raw)
@@ -198,7 +205,7 @@ class Inflater:
         Raises
         ------
         InputError
-            If the gzip data are damaged or end early.
+            If the gzip data are damaged, end early or grow as no recording does.
         """
         self._mark = Mark(self._consumed, self._engine.copy())
         while True:
@@ -220,6 +227,12 @@ class Inflater:
             self._pending = rest
             if block:
                 self._text += len(block)
+                if self._text > max(FREE_BYTES, MOST_TIMES * self._consumed):
+                    raise InputError(
+                        f"{self._name}: {format_bytes(self._consumed)} of gzip data decompress to "
+                        f"{format_bytes(self._text)}, more than {MOST_TIMES} times as much: no "
+                        "recording does"
+                    )
                 return block
 
     def _more(self) -> bytes:

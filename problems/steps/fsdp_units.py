@@ -84,7 +84,7 @@ def units_of(
         units.append(Unit(layer.name, (layer,), kept))
     if reduce_dtype is not None:
         for dtype in (reduce_dtype, *(unit.dtype for unit in units)):
-            if dtype not in ITEM_BYTES:
+            if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
                 raise InputError(
                     f"reduce_dtype: {dtype!r:.60} is not one of {', '.join(ITEM_BYTES)}"
                 )

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from commsched.models.errors import InputError
+from commsched.models.given import given, items_of
 from commsched.models.units import check_bytes, check_ns
 
 MAX_TASKS = 200_000
@@ -125,13 +126,12 @@ class LayerProfile:
     name: str = ""
 
     def __post_init__(self) -> None:
-        layers = tuple(self.layers)
+        layers = items_of(self.layers, "profile", Layer)
+        given(self.name, str, "profile: name")
         if not layers:
             raise InputError("profile: it has no layer")
         seen = set()
-        for place, layer in enumerate(layers):
-            if not isinstance(layer, Layer):
-                raise InputError(f"profile: item {place} is {layer!r:.60}, not a Layer")
+        for layer in layers:
             if layer.name in seen:
                 raise InputError(f"profile: layer {layer.name!r:.100}: the name is used twice")
             seen.add(layer.name)

@@ -20,6 +20,7 @@ from commsched.models import (
     Together,
 )
 from commsched.models.errors import InputError
+from commsched.models.given import given
 from commsched.problems.steps.layers import check_count
 
 
@@ -80,6 +81,7 @@ def two_level(
     >>> evaluate(problem, plan).makespan_ns
     10100
     """
+    given(problem, Problem, "problem")
     check_count(local_ranks, "local_ranks", least=2)
     curves: dict[Kind, CostCurve] = {}
     for kind in ("reduce_scatter", "all_gather"):
