@@ -50,6 +50,7 @@ from commsched.optimizer.search_options import (
 )
 from commsched.optimizer.starting import in_scope, start
 from commsched.optimizer.subsets import MAX_JOBS
+from commsched.optimizer.two_sided import two_sided_bound
 
 
 class Search:
@@ -195,6 +196,9 @@ class Search:
             known.raise_bound(few_critical_bound(problem, head, tail, known.bound.ns, until))
         if self._has("launches") and not known.met and known.left_s > 0:
             known.raise_bound(launch_bound(problem, head, tail, known.bound.ns))
+        if self._has("two-sided") and not known.met and known.left_s > 0:
+            until = self._for(RULES_SHARE)
+            known.raise_bound(two_sided_bound(problem, head, tail, known.bound.ns, until))
         return head, tail
 
     def _by_pauses(self, head: dict[str, int], tail: dict[str, int]) -> None:
@@ -370,7 +374,7 @@ def bound_of(problem: Problem) -> Bound:
     head, tail, found = ancestor_bound(problem, bound.ns)
     if found.ns > bound.ns:
         bound = found
-    for better in (few_critical_bound, pause_bound, nested_bound, launch_bound):
+    for better in (few_critical_bound, pause_bound, nested_bound, launch_bound, two_sided_bound):
         found = better(problem, head, tail, bound.ns)
         if found.ns > bound.ns:
             bound = found

@@ -47,6 +47,7 @@ PARTS = frozenset(
         "priorities",
         "rules",
         "subsets",
+        "two-sided",
     }
 )
 """What a search is made of; benchmarks leave parts out to see what they bring."""

@@ -14,10 +14,12 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from commsched.models import Plan, Problem
-from commsched.models.errors import NotApplicableError, SolverError
+from commsched.models.errors import InputError, NotApplicableError, SolverError
+from commsched.models.given import given
 from commsched.models.knob import Knob, Setting
 from commsched.models.step import FusionKey
 from commsched.models.timeline import play
+from commsched.models.units import check_bytes
 from commsched.optimizer.rules.rows import Decide, Decision
 from commsched.optimizer.worthwhile import least_worthwhile
 
@@ -119,6 +121,8 @@ def tune(
 
     Raises
     ------
+    InputError
+        If ``problem`` is no problem, or ``unit_bytes`` no whole number from 1.
     NotApplicableError
         If the rule does not apply, or the step has too many collectives to visit every plan.
 
@@ -132,6 +136,11 @@ def tune(
     >>> tuning.best.low, tuning.best.high, tuning.best.exposed_ns
     (1001, 2000, 3000)
     """
+    given(problem, Problem, "problem")
+    if not callable(make):
+        raise InputError(f"make: {make!r:.60} is no rule")
+    if check_bytes(unit_bytes, "unit_bytes") < 1:
+        raise InputError(f"unit_bytes: {unit_bytes!r} must be a whole number from 1")
     total = max(1, sum(problem.bytes))
     samples = {max(1, total // (unit_bytes * 2**k)) for k in range(6 if cuts else 16)}
     look: Decide = partial(_played, problem, make)
