@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import deque
 
 import pytest
@@ -207,3 +209,40 @@ def test_too_many_pieces_are_refused_before_any_is_played():
     with pytest.raises(NotApplicableError, match="too many plans"):
         tune(problem, knob.make, 4, cuts=True, decide=decide, launches_from=knob.launches_from)
     assert len(played) <= 7
+
+
+OPTIMISED = """
+import random
+from commsched import AlphaBeta, Gradient, gradient_problem
+from commsched.optimizer import RULES
+from commsched.models.errors import NotApplicableError
+
+for seed in range(3):
+    rng = random.Random(seed)
+    types = ("float32", "float16", "float64")[: 1 + seed]
+    gradients = [
+        Gradient(f"g{k}", rng.randint(1, 40) * 1000, rng.randint(0, 400) * 1000, rng.choice(types))
+        for k in range(20)
+    ]
+    problem = gradient_problem(gradients, AlphaBeta(60, 1))
+    for rule in RULES:
+        for knob in rule.knobs:
+            try:
+                best = knob.best(problem)
+            except NotApplicableError as error:
+                print(rule.name, error)
+            else:
+                print(rule.name, best.setting, best.range_text, best.plan)
+"""
+
+
+def test_best_settings_do_not_rest_on_assertions():
+    """A knob remembers what it is compared with, so no comparison may stand in an assert."""
+    found = [
+        subprocess.run(
+            [sys.executable, *flags, "-c", OPTIMISED], capture_output=True, text=True, check=True
+        ).stdout
+        for flags in ([], ["-O"])
+    ]
+    assert found[0] == found[1]
+    assert found[0].count("\n") > 20

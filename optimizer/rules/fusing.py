@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from commsched.models.errors import SolverError
 from commsched.models.knob import Knob, Setting, exceeded
 from commsched.optimizer.rules.rows import Row
 
@@ -119,10 +120,9 @@ def fused_rows(
             if len(rows) == 2:
                 end = _end_of_two(rows, front, sent, stops, threshold)
                 # A knob remembers what decides: all before the end fit, and what is there does not.
-                if end > first + 1:
-                    assert needs[end - 1] <= threshold
-                if end < stops[front]:
-                    assert threshold < needs[end]
+                around = [needs[k] for k in (end - 1, end) if first < k < stops[front]]
+                if exceeded(around, 0, len(around), 0, threshold) != (end > first + 1):
+                    raise SolverError(f"a launch of two rows cannot end at member {end}")
             else:
                 end = exceeded(needs, first + 1, end, 0, threshold)
         elif end > first + 1:
