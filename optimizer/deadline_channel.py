@@ -8,16 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from commsched.models import FusionKey, Problem
 from commsched.optimizer.forbidden import Forbidden
-from commsched.optimizer.prefix import Chain, price
-
-Array = NDArray[Any]  # int64 or, where that could overflow, Python's own whole numbers
+from commsched.optimizer.prefix import Array, Chain, before_in, price
 
 LAUNCH_WORK = 400_000_000
 KEEP = 20_000_000
@@ -101,7 +97,7 @@ class Channel:
                 if not state[k]:
                     continue
                 cost, tail = self.launches(k, state[k])
-                done = np.maximum(table[_line(state, k)], chain.ready_ns[state[k] - 1]) + cost
+                done = np.maximum(table[before_in(state, k)], chain.ready_ns[state[k] - 1]) + cost
                 need = done + tail
                 late = need > makespan
                 if late.any():
@@ -126,7 +122,7 @@ class Channel:
                 if not state[k]:
                     continue
                 cost, tail = self.launches(k, state[k])
-                done = np.maximum(table[_line(here, k)], chain.ready_ns[state[k] - 1]) + cost
+                done = np.maximum(table[before_in(here, k)], chain.ready_ns[state[k] - 1]) + cost
                 hits = np.flatnonzero((done == table[here]) & (done + tail <= makespan))
                 if len(hits):
                     buckets.append((k, int(hits[0]), state[k]))
@@ -189,7 +185,7 @@ class Channel:
                     cost, tail = self.launches(k, state[k])
                     starts = np.minimum(after[state], makespan - tail) - cost
                     starts = np.where(starts >= chain.ready_ns[state[k] - 1], starts, -1)
-                    line = _line(state, k)
+                    line = before_in(state, k)
                     before[line] = np.maximum(before[line], starts)
         return before
 
@@ -213,8 +209,3 @@ class Channel:
             state[k] = end
             buckets.append((k, begin, end))
         return buckets
-
-
-def _line(state: tuple[int, ...], k: int) -> tuple[int | slice, ...]:
-    """Return the index of all states that differ from ``state`` by having sent less of chain k."""
-    return (*state[:k], slice(0, state[k]), *state[k + 1 :])

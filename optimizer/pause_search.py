@@ -33,6 +33,7 @@ MOST_FILLINGS = 400
 ORDERS = 6
 """How many orders are returned at most."""
 _BLINK = 64
+_NEVER = 1 << 62
 
 Counts = tuple[int, ...]
 
@@ -337,9 +338,6 @@ class PauseSearch:
             if k < self.count:
                 order.append(self.stream.fixed[k])
         return tuple(order)
-
-
-_NEVER = 1 << 62
 
 
 def _keep(found: list[_State], new: _State) -> None:

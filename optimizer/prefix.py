@@ -172,7 +172,7 @@ class _Search:
             options = [
                 int(
                     (
-                        np.maximum(table[_line(state, k)], chain.ready_ns[state[k] - 1])
+                        np.maximum(table[before_in(state, k)], chain.ready_ns[state[k] - 1])
                         + self.costs(k, state[k])
                     ).min()
                 )
@@ -210,7 +210,7 @@ class _Search:
                 if state[k]:
                     starts = int(after[state]) - self.costs(k, state[k])
                     starts = np.where(starts >= chain.ready_ns[state[k] - 1], starts, self.never)
-                    line = _line(state, k)
+                    line = before_in(state, k)
                     before[line] = np.maximum(before[line], starts)
         return before
 
@@ -244,7 +244,7 @@ class _Search:
             for k, chain in enumerate(self.chains):
                 if not state[k]:
                     continue
-                before = np.maximum(table[_line(here, k)], chain.ready_ns[state[k] - 1])
+                before = np.maximum(table[before_in(here, k)], chain.ready_ns[state[k] - 1])
                 hits = np.flatnonzero(before + self.costs(k, state[k]) == table[here])
                 if len(hits):
                     buckets.append((k, int(hits[0]), state[k]))
@@ -253,7 +253,7 @@ class _Search:
         return buckets[::-1]
 
 
-def _line(state: tuple[int, ...], k: int) -> tuple[int | slice, ...]:
+def before_in(state: tuple[int, ...], k: int) -> tuple[int | slice, ...]:
     """Return the index of all states that differ from ``state`` by having sent less of chain k."""
     return (*state[:k], slice(0, state[k]), *state[k + 1 :])
 
